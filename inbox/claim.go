@@ -71,3 +71,11 @@ type Recorded struct {
 	// stale.
 	Stale bool
 }
+
+// Backlog is what waits for one handler.
+type Backlog struct {
+	HandlerID int64
+	Pending   int           // PENDING or FAILED, counted up to the cap
+	OldestAge time.Duration // how long the longest due one has been due; 0 if none is due
+	Parked    int           // MANUAL_REQUIRED, counted up to the cap
+}

@@ -83,6 +83,16 @@ func (s *Snapshot) Source(name string) *Source {
 	return nil
 }
 
+// SourceByID returns the source of that number, or nil.
+func (s *Snapshot) SourceByID(id int64) *Source {
+	for _, source := range s.Sources {
+		if source.ID == id {
+			return source
+		}
+	}
+	return nil
+}
+
 // Handler returns the handler of that number, or nil.
 func (s *Snapshot) Handler(id int64) *Handler {
 	for _, handler := range s.Handlers {

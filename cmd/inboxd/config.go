@@ -1,0 +1,143 @@
+package main
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// databaseFlags is how a command reaches the database.
+type databaseFlags struct {
+	DatabaseURL string `required:"" placeholder:"URL" help:"PostgreSQL, as postgres://user@host/database."`
+}
+
+// gatewayFlags are the gateway's settings. README.md explains each; check reports every mistake at once.
+type gatewayFlags struct {
+	Roles        []string `default:"ingest,processor,admin" help:"What this instance does: ingest, processor, admin."`
+	Listen       string   `default:"127.0.0.1:8080" help:"Public listener: /in/{source}, /healthz, /readyz."`
+	AdminListen  string   `default:"127.0.0.1:8081" help:"Operators' listener: API, /metrics, health."`
+	TLSCert      string   `placeholder:"FILE" help:"Certificate of the public listener; with --tls-key."`
+	TLSKey       string   `placeholder:"FILE" help:"Its key."`
+	AdminTLSCert string   `placeholder:"FILE" help:"Certificate of the operators' listener; with --admin-tls-key."`
+	AdminTLSKey  string   `placeholder:"FILE" help:"Its key."`
+
+	Connections   int           `default:"16" help:"Database connections of ingest and processor; the operators' API has 4 of its own."`
+	Flushers      int           `default:"2" help:"Commits under way at once; 4 where a commit takes milliseconds."`
+	BatchRows     int           `default:"256" help:"Most messages of one commit."`
+	BodyLimit     int64         `default:"1048576" help:"Bytes of a request's body, where the source sets no limit."`
+	IntakeBytes   int64         `default:"67108864" help:"Bytes of all requests that are not answered yet; beyond it 503."`
+	IntakeCount   int           `default:"4096" help:"Requests that wait for a commit; beyond it 503."`
+	CommitTimeout time.Duration `default:"5s" help:"How long a request waits for its commit before it is answered 503."`
+	DrainDelay    time.Duration `default:"3s" help:"How long requests are still taken after SIGTERM, while /readyz says no."`
+	Drain         time.Duration `default:"20s" help:"How long attempts under way may take after SIGTERM."`
+	EgressDeny    []string      `placeholder:"CIDR" help:"Networks that handlers must not be in, besides link-local and cloud metadata."`
+
+	LogLevel string `default:"info" enum:"debug,info,warn,error" help:"debug, info, warn or error."`
+}
+
+// check returns every mistake in the settings, with what would be right.
+func (f *gatewayFlags) check() error {
+	var errs []error
+	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(f.Roles) == 0 {
+		wrong("--roles is empty: give at least one of ingest, processor, admin")
+	}
+	for _, role := range f.Roles {
+		if !slices.Contains([]string{"ingest", "processor", "admin"}, role) {
+			wrong("--roles: %q is none of ingest, processor, admin", role)
+		}
+	}
+	for flag, address := range map[string]string{"listen": f.Listen, "admin-listen": f.AdminListen} {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			wrong("--%s: %q is not host:port", flag, address)
+		}
+	}
+	if (f.TLSCert == "") != (f.TLSKey == "") {
+		wrong("--tls-cert and --tls-key go together")
+	}
+	if (f.AdminTLSCert == "") != (f.AdminTLSKey == "") {
+		wrong("--admin-tls-cert and --admin-tls-key go together")
+	}
+	for flag, n := range map[string]int64{
+		"connections": int64(f.Connections), "flushers": int64(f.Flushers), "batch-rows": int64(f.BatchRows),
+		"body-limit": f.BodyLimit, "intake-bytes": f.IntakeBytes, "intake-count": int64(f.IntakeCount),
+		"commit-timeout": int64(f.CommitTimeout), "drain": int64(f.Drain),
+	} {
+		if n <= 0 {
+			wrong("--%s must be more than zero", flag)
+		}
+	}
+	if f.Connections < f.Flushers+minConnections {
+		wrong("--connections: %d are too few for %d flushers; at least %d", f.Connections, f.Flushers, f.Flushers+minConnections)
+	}
+	if f.IntakeBytes < f.BodyLimit {
+		wrong("--intake-bytes must hold at least one body of --body-limit")
+	}
+	if f.DrainDelay < 0 {
+		wrong("--drain-delay must not be negative")
+	}
+	if _, err := f.deniedNetworks(); err != nil {
+		errs = append(errs, err)
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}
+
+// minConnections is what an instance needs besides its flushers': a claim, the reading of messages, two
+// recorders, the leader, the snapshot, the listener.
+const minConnections = 7
+
+func (f *gatewayFlags) deniedNetworks() ([]netip.Prefix, error) {
+	var networks []netip.Prefix
+	for _, text := range f.EgressDeny {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return nil, fmt.Errorf("--egress-deny: %q is no network; write it as 10.0.0.0/8", text)
+		}
+		networks = append(networks, network)
+	}
+	return networks, nil
+}
+
+// loadTLS reads a certificate; without one it returns nil, for plain HTTP.
+func loadTLS(cert, key string) (*tls.Config, error) {
+	if cert == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("load the certificate %s and its key: %w", cert, err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+func newLogger(w io.Writer, level string) zerolog.Logger {
+	parsed, err := zerolog.ParseLevel(level)
+	if err != nil {
+		parsed = zerolog.InfoLevel
+	}
+
+	return zerolog.New(zerolog.SyncWriter(w)).Level(parsed).With().Timestamp().Logger()
+}
+
+// newOwner names this instance: a person can tell where it runs, and no two are the same.
+func newOwner() string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	var random [4]byte
+	_, _ = rand.Read(random[:])
+	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), hex.EncodeToString(random[:]))
+}

@@ -1,0 +1,103 @@
+// Command inboxd is the whole product: the gateway, its development mode, its tools and its benchmarks.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+	"github.com/rs/zerolog"
+)
+
+// version is set by the release build; a build by "go install" tells its module version.
+var version = ""
+
+func main() {
+	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// commands is the command line. Every flag can be given as INBOXD_{FLAG} in the environment.
+type commands struct {
+	Dev     devCommand     `cmd:"" help:"Run everything on this machine, with a PostgreSQL of its own, and show the main job."`
+	Serve   serveCommand   `cmd:"" help:"Run the gateway."`
+	Migrate migrateCommand `cmd:"" help:"Bring the database's schema up to date."`
+	Send    sendCommand    `cmd:"" help:"Send rightly signed messages to a source."`
+	Check   checkCommand   `cmd:"" help:"Verify the invariants of all rows; exit status 1 if one is broken."`
+	Tokens  tokensCommand  `cmd:"" help:"Make, list and revoke operators' tokens, directly in the database."`
+	Bench   benchCommand   `cmd:"" help:"Measure."`
+	Version versionCommand `cmd:"" help:"Print the version."`
+}
+
+// console is where commands print.
+type console struct {
+	out io.Writer // results
+	err io.Writer // logs and complaints
+}
+
+// exitError ends the program with a status and no further word.
+type exitError int
+
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// run is the program: it parses the arguments, runs the command until it ends or ctx is done, and
+// returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	status := -1
+	parser, err := kong.New(&commands{},
+		kong.Name("inboxd"),
+		kong.Description("An inbox for webhooks: verified, committed, then answered; delivered until done."),
+		kong.DefaultEnvars("INBOXD"),
+		kong.UsageOnError(),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { status = code }),
+		kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Bind(&console{out: stdout, err: stderr}),
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "inboxd:", err)
+		return 2
+	}
+	command, err := parser.Parse(args)
+	if status >= 0 { // --help has printed and "exited"
+		return status
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "inboxd: %v\nTry: inboxd --help\n", err)
+		return 2
+	}
+	err = command.Run()
+	if exit, ok := errors.AsType[exitError](err); ok {
+		return int(exit)
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "inboxd:", err)
+		return 1
+	}
+	return 0
+}
+
+type versionCommand struct{}
+
+func (versionCommand) Run(c *console) error {
+	_, err := fmt.Fprintln(c.out, "inboxd", buildVersion())
+	return err
+}
+
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}

@@ -1,0 +1,139 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/inboxd/inboxd/inbox"
+)
+
+// pollInterval is how often an instance looks for a change that another one made. With the reload's own
+// time it keeps the promise that a change is effective everywhere within a second.
+const pollInterval = 400 * time.Millisecond
+
+// Snapshots keeps the current sources and handlers in memory.
+type Snapshots struct {
+	db      *DB
+	current atomic.Pointer[inbox.Snapshot]
+	loading sync.Mutex // held while one caller loads; the others wait for its result
+}
+
+// Snapshots makes an empty one, of version 0. Refresh loads it, Run keeps it current.
+func (db *DB) Snapshots() *Snapshots {
+	s := &Snapshots{db: db}
+	s.current.Store(&inbox.Snapshot{})
+	return s
+}
+
+// Current returns the latest snapshot that was loaded; never nil. Its version is 0 until one was.
+func (s *Snapshots) Current() *inbox.Snapshot { return s.current.Load() }
+
+// Refresh loads the snapshot if its version has changed.
+func (s *Snapshots) Refresh(ctx context.Context) error {
+	s.loading.Lock()
+	defer s.loading.Unlock()
+	next, err := s.db.loadSnapshot(ctx, s.Current().Version)
+	if err != nil {
+		return fmt.Errorf("load sources and handlers: %w", mapError(err))
+	}
+	if next != nil {
+		s.current.Store(next)
+	}
+	return nil
+}
+
+// Run polls until ctx is done. While the database is away the last snapshot stays: ingest can't commit
+// with a wrong one, since the statement compares the version.
+func (s *Snapshots) Run(ctx context.Context) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			timeout, cancel := context.WithTimeout(ctx, connectTimeout)
+			_ = s.Refresh(timeout) // readiness reports the database; here it would only be said again
+			cancel()
+		}
+	}
+}
+
+const (
+	readVersion = `SELECT version FROM snapshot_version`
+
+	readSources = `
+SELECT id, name, provider, variant, settings, secrets, body_limit, enabled, created_at, updated_at
+FROM source WHERE deleted_at IS NULL ORDER BY name`
+
+	readHandlers = `
+SELECT id, name, url, sources, message_types, secrets, concurrency, timeout, max_retry_count, backoff_base,
+       backoff_cap, permanent_statuses, paused, created_at, updated_at
+FROM handler WHERE deleted_at IS NULL ORDER BY name`
+)
+
+// loadSnapshot reads version, sources and handlers in one REPEATABLE READ transaction, so that the version
+// is theirs. It returns nil if the version is the known one.
+func (db *DB) loadSnapshot(ctx context.Context, known int64) (*inbox.Snapshot, error) {
+	var version int64
+	if err := db.pool.QueryRow(ctx, readVersion).Scan(&version); err != nil {
+		return nil, err
+	}
+	if version == known {
+		return nil, nil
+	}
+	next := &inbox.Snapshot{}
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, db.pool, options, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, readVersion).Scan(&next.Version); err != nil {
+			return err
+		}
+		rows, _ := tx.Query(ctx, readSources)
+		var err error
+		if next.Sources, err = pgx.CollectRows(rows, scanSource); err != nil {
+			return err
+		}
+		rows, _ = tx.Query(ctx, readHandlers)
+		next.Handlers, err = pgx.CollectRows(rows, scanHandler)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return next, nil
+}
+
+func scanSource(row pgx.CollectableRow) (*inbox.Source, error) {
+	var (
+		s       inbox.Source
+		secrets []string
+	)
+	err := row.Scan(&s.ID, &s.Name, &s.Provider, &s.Variant, &s.Settings, &secrets, &s.BodyLimit, &s.Enabled,
+		&s.CreatedAt, &s.UpdatedAt)
+	s.Secrets = toSecrets(secrets)
+	return &s, err
+}
+
+func scanHandler(row pgx.CollectableRow) (*inbox.Handler, error) {
+	var (
+		h       inbox.Handler
+		secrets []string
+	)
+	err := row.Scan(&h.ID, &h.Name, &h.URL, &h.Sources, &h.MessageTypes, &secrets, &h.Concurrency, &h.Timeout,
+		&h.MaxRetryCount, &h.Backoff.Base, &h.Backoff.Cap, &h.PermanentStatuses, &h.Paused, &h.CreatedAt, &h.UpdatedAt)
+	h.Secrets = toSecrets(secrets)
+	return &h, err
+}
+
+func toSecrets(texts []string) []inbox.Secret {
+	secrets := make([]inbox.Secret, len(texts))
+	for i, text := range texts {
+		secrets[i] = inbox.Secret(text)
+	}
+	return secrets
+}
