@@ -3,7 +3,7 @@
 // a killed parent left behind, and stops it. It is not for production.
 //
 // Only the owner of the data folder (and root) can connect: through a unix socket inside a folder that is
-// closed to others or, where its path is too long for a socket, through a free loopback port with a random
+// closed to others or, where its path doesn't fit a socket, through a free loopback port with a random
 // password.
 //
 // PostgreSQL refuses to run as root. Started by root, it runs as user postgres or, if there is none, as
@@ -186,11 +186,12 @@ func Start(ctx context.Context, o Options) (_ *Cluster, err error) {
 	if err := c.initialise(ctx, o.From); err != nil {
 		return nil, err
 	}
-	if len(c.socketPath()) > maxSocketPath {
-		if err := c.launchOnFreePort(ctx); err != nil {
-			return nil, err
-		}
-	} else if err := c.launch(ctx); err != nil {
+	if socketFits(dir) {
+		err = c.launch(ctx)
+	} else {
+		err = c.launchOnFreePort(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := c.ensureDatabase(ctx); err != nil {
@@ -356,7 +357,7 @@ func (c *Cluster) stop(ctx context.Context) error {
 // launchOnFreePort starts the server on a loopback port that was free a moment ago, and tries others if
 // someone else was faster.
 func (c *Cluster) launchOnFreePort(ctx context.Context) error {
-	c.log("the path of " + c.dir + " is too long for a unix socket: PostgreSQL listens on a loopback port, with a password")
+	c.log("the path " + c.dir + " doesn't fit a unix socket: PostgreSQL listens on a loopback port, with a password")
 	var err error
 	for range 5 {
 		if c.port, err = freePort(ctx); err != nil {
@@ -399,7 +400,7 @@ func (c *Cluster) launch(ctx context.Context) error {
 }
 
 func (c *Cluster) launchOnce(ctx context.Context) error {
-	if err := removeStalePidFile(c.dir); err != nil {
+	if err := removeStaleLocks(c.dir); err != nil {
 		return err
 	}
 	logFile, offset, err := c.openLog()
@@ -501,8 +502,15 @@ func (c *Cluster) arguments() []string {
 	return args
 }
 
-func (c *Cluster) socketPath() string {
-	return filepath.Join(c.dir, ".s.PGSQL."+strconv.Itoa(socketPort))
+// socketPath returns where a server puts its socket; next to it stands a lock file.
+func socketPath(dir string) string {
+	return filepath.Join(dir, ".s.PGSQL."+strconv.Itoa(socketPort))
+}
+
+// socketFits reports whether a socket in dir can be reached. To both the server and its clients, a comma
+// separates two hosts.
+func socketFits(dir string) bool {
+	return len(socketPath(dir)) <= maxSocketPath && !strings.Contains(dir, ",")
 }
 
 // maxLog is when the log of earlier starts is put aside.

@@ -112,6 +112,9 @@ func embedded(ctx context.Context, dir, mirror string, log func(string)) (Binari
 // given a data folder that looks initialised and has nothing in it: its server ends at once, and what
 // counts is whether the programs are there.
 func download(dir, programs, mirror string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { // open: root's server runs as another user
+		return fmt.Errorf("download PostgreSQL: %w", err)
+	}
 	scratch := filepath.Join(dir, "scratch")
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return fmt.Errorf("download PostgreSQL: %w", err)

@@ -185,9 +185,9 @@ type pidFile struct {
 
 func pidPath(dir string) string { return filepath.Join(dir, dataName, "postmaster.pid") }
 
-// readPidFile returns false if there is none or nothing in it.
-func readPidFile(dir string) (pidFile, bool) {
-	text, err := os.ReadFile(pidPath(dir))
+// readPidFile returns false if there is none or nothing in it. The lock file of a socket begins alike.
+func readPidFile(path string) (pidFile, bool) {
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return pidFile{}, false
 	}
@@ -249,7 +249,7 @@ func whose(pid int, dir string) owner {
 
 // stopLeftover ends the server that a killed parent left running in dir. The lock of dir is held.
 func stopLeftover(ctx context.Context, dir string, log func(string)) error {
-	f, ok := readPidFile(dir)
+	f, ok := readPidFile(pidPath(dir))
 	if !ok || whose(f.pid, dir) != ownerServer {
 		return nil
 	}
@@ -276,35 +276,34 @@ func stopLeftover(ctx context.Context, dir string, log func(string)) error {
 	return waitGone(ctx, f.pid)
 }
 
-// removeStalePidFile removes a postmaster.pid whose process is gone. PostgreSQL itself refuses to start as
-// long as any process has that number, be it a zombie or another program. That no process of the old
-// server is left, it checks by the shared memory.
-func removeStalePidFile(dir string) error {
-	f, ok := readPidFile(dir)
-	if !ok {
-		return nil
-	}
-	if whose(f.pid, dir) != ownerNone {
-		return nil
-	}
-	if err := os.Remove(pidPath(dir)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("remove a stale postmaster.pid: %w", err)
+// removeStaleLocks removes postmaster.pid and the socket's lock if their process is gone. PostgreSQL itself
+// refuses to start as long as any process has that number, be it a zombie or another program. That no
+// process of the old server uses the data any more, it checks by the shared memory.
+func removeStaleLocks(dir string) error {
+	for _, path := range []string{pidPath(dir), socketPath(dir) + ".lock"} {
+		f, ok := readPidFile(path)
+		if !ok || whose(f.pid, dir) != ownerNone {
+			continue
+		}
+		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove the stale %s: %w", filepath.Base(path), err)
+		}
 	}
 	return nil
 }
 
-// clearLeftovers removes what a killed server left outside its data: its socket, and its shared memory,
-// of which macOS has only 32. Best effort: the next start copes with either.
+// clearLeftovers removes what a killed server left outside its data: its locks, its socket, and its shared
+// memory, of which macOS allows only 32. Best effort: the next start copes with either.
 func clearLeftovers(dir string) {
-	if f, ok := readPidFile(dir); ok && whose(f.pid, dir) == ownerNone {
-		if f.shmid != "" {
-			_ = exec.Command("ipcrm", "-m", f.shmid).Run()
-		}
-		_ = os.Remove(pidPath(dir))
-		sockets, _ := filepath.Glob(filepath.Join(dir, ".s.PGSQL.*"))
-		for _, path := range sockets {
-			_ = os.Remove(path)
-		}
+	f, ok := readPidFile(pidPath(dir))
+	if !ok || whose(f.pid, dir) != ownerNone {
+		return
+	}
+	if f.shmid != "" {
+		_ = exec.Command("ipcrm", "-m", f.shmid).Run()
+	}
+	if removeStaleLocks(dir) == nil {
+		_ = os.Remove(socketPath(dir))
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -42,19 +43,19 @@ const cleanupTimeout = 30 * time.Second
 // to it are open. Tests that call it can run in parallel.
 func New(t testing.TB) *DB {
 	t.Helper()
-	admin, err := server()
+	s, err := server()
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
-	db, err := create(t.Context(), admin)
+	db, err := s.create(t.Context())
 	if err != nil {
 		t.Fatalf("pgtest: %v", err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
-		if err := run(ctx, admin, `DROP DATABASE IF EXISTS `+quote(db.Name)+` WITH (FORCE)`); err != nil {
-			t.Errorf("pgtest: drop the test's database: %v", err)
+		if err := s.drop(ctx, db); err != nil {
+			t.Errorf("pgtest: %v", err)
 		}
 	})
 	return db
@@ -85,20 +86,94 @@ func Cluster(t testing.TB, settings map[string]string) *devpg.Cluster {
 // urlVariable names a server to use instead of a private one.
 const urlVariable = "TEST_DATABASE_URL"
 
-// server returns the URL of a server whose template exists. It is found once for each test process.
-var server = sync.OnceValues(func() (string, error) {
+// server is where this process makes its databases; its template exists. It is found once.
+var server = sync.OnceValues(func() (*admin, error) {
 	// Not a test's context: the first test's end must not fail the others.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	admin := os.Getenv(urlVariable)
-	if admin == "" {
+	a := &admin{url: os.Getenv(urlVariable)}
+	private := a.url == ""
+	if private {
 		var err error
-		if admin, err = sharedServer(ctx); err != nil {
-			return "", err
+		if a.url, err = sharedServer(ctx); err != nil {
+			return nil, err
 		}
 	}
-	return admin, makeTemplate(ctx, admin)
+	return a, a.run(ctx, func(conn *pgx.Conn) error {
+		version, err := strconv.Atoi(conn.PgConn().ParameterStatus("server_version")[:2])
+		if err != nil {
+			return fmt.Errorf("read the test server's version: %w", err)
+		}
+		if private && version >= 15 {
+			// To copy the files takes half the time of logging them page by page, where the checkpoints that
+			// it needs don't wait for the disk.
+			a.copyOptions = " STRATEGY file_copy"
+		}
+		return makeTemplate(ctx, conn, a.url)
+	})
 })
+
+// admin runs statements on the server itself.
+type admin struct {
+	url         string
+	copyOptions string // of CREATE DATABASE
+
+	mu   sync.Mutex
+	idle []*pgx.Conn // to connect takes a good part of the time that a test waits for its database
+}
+
+// run calls f with a connection that nobody else uses meanwhile.
+func (a *admin) run(ctx context.Context, f func(*pgx.Conn) error) error {
+	a.mu.Lock()
+	var conn *pgx.Conn
+	if n := len(a.idle); n > 0 {
+		conn, a.idle = a.idle[n-1], a.idle[:n-1]
+	}
+	a.mu.Unlock()
+	if conn == nil {
+		var err error
+		if conn, err = pgx.Connect(ctx, a.url); err != nil {
+			return fmt.Errorf("connect to the test server: %w", err)
+		}
+	}
+	if err := f(conn); err != nil {
+		// It may be broken, or hold a lock.
+		return errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.idle = append(a.idle, conn)
+	return nil
+}
+
+// exec runs one statement.
+func (a *admin) exec(ctx context.Context, statement string) error {
+	return a.run(ctx, func(conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, statement)
+		return err
+	})
+}
+
+// create copies the template into a database with a name of its own.
+func (a *admin) create(ctx context.Context) (*DB, error) {
+	db := &DB{Name: testPrefix + strings.ToLower(rand.Text()[:16])}
+	var err error
+	if db.URL, err = withDatabase(a.url, db.Name); err != nil {
+		return nil, err
+	}
+	if err := a.exec(ctx, `CREATE DATABASE `+quote(db.Name)+` TEMPLATE `+quote(template())+a.copyOptions); err != nil {
+		return nil, fmt.Errorf("create the test's database: %w", err)
+	}
+	return db, nil
+}
+
+// drop removes the database, whoever is connected to it.
+func (a *admin) drop(ctx context.Context, db *DB) error {
+	if err := a.exec(ctx, `DROP DATABASE IF EXISTS `+quote(db.Name)+` WITH (FORCE)`); err != nil {
+		return fmt.Errorf("drop the test's database: %w", err)
+	}
+	return nil
+}
 
 // template is the name of the migrated database that tests get copies of. It changes with the migrations,
 // and with the day, since they make the partitions of the days to come.
@@ -115,7 +190,7 @@ var template = sync.OnceValue(func() string {
 	if err != nil {
 		panic(err) // embedded files can be read
 	}
-	return templatePrefix + time.Now().UTC().Format("20060102_") + hex.EncodeToString(h.Sum(nil)[:6])
+	return templatePrefix + day(0) + hex.EncodeToString(h.Sum(nil)[:6])
 })
 
 const (
@@ -128,27 +203,31 @@ const (
 
 // makeTemplate makes the template unless it is there. It is migrated under another name and renamed, so
 // that one that was interrupted is never taken for whole.
-func makeTemplate(ctx context.Context, admin string) error {
-	conn, err := pgx.Connect(ctx, admin)
-	if err != nil {
-		return fmt.Errorf("connect to the test server: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx)) // which also gives up the lock
+func makeTemplate(ctx context.Context, conn *pgx.Conn, url string) error {
 	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock($1)`, templateLock); err != nil {
 		return fmt.Errorf("wait for the template database: %w", err)
 	}
-	rows, err := conn.Query(ctx, `SELECT datname FROM pg_database WHERE starts_with(datname, $1)`, templatePrefix)
+	// After an error the connection is closed, which gives up the lock too.
+	if err := makeTemplateLocked(ctx, conn, url); err != nil {
+		return err
+	}
+	if _, err := conn.Exec(ctx, `SELECT pg_advisory_unlock($1)`, templateLock); err != nil {
+		return fmt.Errorf("give up the template's lock: %w", err)
+	}
+	return nil
+}
+
+func makeTemplateLocked(ctx context.Context, conn *pgx.Conn, url string) error {
+	var exists bool
+	err := conn.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_database WHERE datname = $1)`, template()).Scan(&exists)
 	if err != nil {
 		return fmt.Errorf("look for the template database: %w", err)
 	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("look for the template database: %w", err)
+	if exists {
+		return nil
 	}
-	for _, name := range names {
-		if name == template() {
-			return nil
-		}
+	if err := dropStale(ctx, conn); err != nil {
+		return err
 	}
 	fresh := template() + "_new"
 	if _, err := conn.Exec(ctx, `DROP DATABASE IF EXISTS `+quote(fresh)+` WITH (FORCE)`); err != nil {
@@ -157,7 +236,7 @@ func makeTemplate(ctx context.Context, admin string) error {
 	if _, err := conn.Exec(ctx, `CREATE DATABASE `+quote(fresh)); err != nil {
 		return fmt.Errorf("create the template database: %w", err)
 	}
-	target, err := withDatabase(admin, fresh)
+	target, err := withDatabase(url, fresh)
 	if err != nil {
 		return err
 	}
@@ -174,29 +253,28 @@ func makeTemplate(ctx context.Context, admin string) error {
 	return nil
 }
 
-// create copies the template into a database with a name of its own.
-func create(ctx context.Context, admin string) (*DB, error) {
-	db := &DB{Name: testPrefix + strings.ToLower(rand.Text()[:16])}
-	var err error
-	if db.URL, err = withDatabase(admin, db.Name); err != nil {
-		return nil, err
+// dropStale drops the templates of the days before yesterday; a run that began before midnight may still
+// copy yesterday's.
+func dropStale(ctx context.Context, conn *pgx.Conn) error {
+	rows, err := conn.Query(ctx, `SELECT datname FROM pg_database WHERE starts_with(datname, $1) AND datname < $2`,
+		templatePrefix, templatePrefix+day(-1))
+	if err != nil {
+		return fmt.Errorf("look for old template databases: %w", err)
 	}
-	if err := run(ctx, admin, `CREATE DATABASE `+quote(db.Name)+` TEMPLATE `+quote(template())); err != nil {
-		return nil, fmt.Errorf("create the test's database: %w", err)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return fmt.Errorf("look for old template databases: %w", err)
 	}
-	return db, nil
+	for _, name := range names {
+		if _, err := conn.Exec(ctx, `DROP DATABASE IF EXISTS `+quote(name)+` WITH (FORCE)`); err != nil {
+			return fmt.Errorf("drop an old template database: %w", err)
+		}
+	}
+	return nil
 }
 
-// run runs one statement on a connection of its own.
-func run(ctx context.Context, url, statement string) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	_, err = conn.Exec(ctx, statement)
-	return err
-}
+// day is how names say the day that is n days after today.
+func day(n int) string { return time.Now().UTC().AddDate(0, 0, n).Format("20060102_") }
 
 func quote(name string) string { return pgx.Identifier{name}.Sanitize() }
 

@@ -15,12 +15,13 @@ import (
 )
 
 // settings are those of every server here. What they hold is thrown away, so nothing waits for the disk.
+// synchronous_commit stays on, though: what was committed must outlive a killed server, if not a killed
+// machine.
 var settings = map[string]string{
-	"fsync":              "off",
-	"full_page_writes":   "off",
-	"synchronous_commit": "off",
-	"max_connections":    "300",
-	"shared_buffers":     "64MB",
+	"fsync":            "off",
+	"full_page_writes": "off",
+	"max_connections":  "300",
+	"shared_buffers":   "64MB",
 }
 
 // sharedServer returns the URL of the server that all test processes of this run share, after starting it
