@@ -77,19 +77,24 @@ type sampleSpec struct {
 // units are the ways in which a time is written.
 var units = map[string]func(string) (time.Time, bool){
 	"s": func(text string) (time.Time, bool) {
-		return unix(text, func(n int64) time.Time { return time.Unix(n, 0) })
+		n, ok := parseUnix(text)
+		return time.Unix(n, 0), ok && n <= maxUnix
 	},
-	"ms":   func(text string) (time.Time, bool) { return unix(text, time.UnixMilli) },
+	"ms": func(text string) (time.Time, bool) {
+		n, ok := parseUnix(text)
+		return time.UnixMilli(n), ok && n <= maxUnix*1000
+	},
 	"date": parseDate,
 }
 
-// unix reads digits alone: "+1", " 1" and "1.0" would leave the signed text open to more than one reading.
-func unix(text string, convert func(int64) time.Time) (time.Time, bool) {
+// maxUnix is the end of the year 9999. Far beyond it time.Time wraps around to the past.
+const maxUnix = 253402300799
+
+// parseUnix reads digits alone: "+1", " 1" and "1.0" would leave the signed text open to more than one
+// reading.
+func parseUnix(text string) (int64, bool) {
 	n, err := strconv.ParseUint(text, 10, 63)
-	if err != nil {
-		return time.Time{}, false
-	}
-	return convert(int64(n)), true
+	return int64(n), err == nil
 }
 
 // parseDate reads the dates of RFC 3339 and of RFC 1123, the zone as a number or GMT.
