@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -30,6 +31,45 @@ func testDir(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return resolved(filepath.Join(dir, "pg"))
+}
+
+// pristine is the folder of a stopped cluster: to copy it is faster than initdb. TestMain removes it.
+var pristine = sync.OnceValues(func() (string, error) {
+	parent, err := os.MkdirTemp("", "devpg-test-")
+	if err != nil {
+		return "", err
+	}
+	pristineParent = parent
+	if err := os.Chmod(parent, 0o711); err != nil {
+		return "", err
+	}
+	ctx := context.Background()
+	c, err := Start(ctx, Options{Dir: filepath.Join(parent, "pg"), Settings: throwaway})
+	if err != nil {
+		return "", err
+	}
+	return c.Dir(), c.Stop(ctx)
+})
+
+var pristineParent string // set by pristine
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if pristineParent != "" {
+		_ = os.RemoveAll(pristineParent)
+	}
+	os.Exit(code)
+}
+
+// startCopy is start with data that need not be made.
+func startCopy(t *testing.T, o Options) *Cluster {
+	t.Helper()
+	from, err := pristine()
+	if err != nil {
+		t.Fatalf("make a cluster to copy: %v", err)
+	}
+	o.From = from
+	return start(t, o)
 }
 
 // start starts a cluster that is gone when the test ends.
@@ -131,7 +171,7 @@ func TestStartAndStop(t *testing.T) {
 func TestSecondStartKeepsDataAndTakesNewSettings(t *testing.T) {
 	t.Parallel()
 	dir := testDir(t)
-	c := start(t, Options{Dir: dir, Settings: map[string]string{"fsync": "off", "work_mem": "5MB"}})
+	c := startCopy(t, Options{Dir: dir, Settings: map[string]string{"fsync": "off", "work_mem": "5MB"}})
 	mustQuery(t, c.URL(""), "CREATE TABLE kept (n int)")
 	mustQuery(t, c.URL(""), "ALTER SYSTEM SET max_connections = 77")
 	if err := c.Stop(t.Context()); err != nil {
@@ -150,7 +190,10 @@ func TestSecondStartKeepsDataAndTakesNewSettings(t *testing.T) {
 // parent is a process that runs a cluster and can be killed. It is this test binary again.
 type parent struct{ cmd *exec.Cmd }
 
-const parentDir = "DEVPG_TEST_PARENT_DIR"
+const (
+	parentDir  = "DEVPG_TEST_PARENT_DIR"
+	parentFrom = "DEVPG_TEST_PARENT_FROM"
+)
 
 // TestParent isn't a test: it is what the parent process runs.
 func TestParent(t *testing.T) {
@@ -158,18 +201,26 @@ func TestParent(t *testing.T) {
 	if dir == "" {
 		t.Skip("only runs as another test's process")
 	}
-	if _, err := Start(t.Context(), Options{Dir: dir, Settings: throwaway}); err != nil {
+	if _, err := Start(t.Context(), Options{Dir: dir, Settings: throwaway, From: os.Getenv(parentFrom)}); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Println("READY")
 	select {} // until it is killed
 }
 
-// startParent starts the process; unless wait is false, it returns once the cluster is up.
-func startParent(t *testing.T, dir string, wait bool) parent {
+// startParent starts the process. If the cluster is up, it has copied its data; otherwise it is just about
+// to make them.
+func startParent(t *testing.T, dir string, up bool) parent {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestParent$")
 	cmd.Env = append(os.Environ(), parentDir+"="+dir)
+	if up {
+		from, err := pristine()
+		if err != nil {
+			t.Fatalf("make a cluster to copy: %v", err)
+		}
+		cmd.Env = append(cmd.Env, parentFrom+"="+from)
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +235,7 @@ func startParent(t *testing.T, dir string, wait bool) parent {
 			t.Errorf("Remove = %v", err)
 		}
 	})
-	if wait {
+	if up {
 		var said []string
 		for lines := bufio.NewScanner(out); !slices.Contains(said, "READY"); {
 			if !lines.Scan() {
@@ -295,7 +346,7 @@ func TestInterruptedInitdb(t *testing.T) {
 func TestStalePidFile(t *testing.T) {
 	t.Parallel()
 	dir := testDir(t)
-	c := start(t, Options{Dir: dir})
+	c := startCopy(t, Options{Dir: dir})
 	if err := c.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -322,7 +373,7 @@ func TestStalePidFile(t *testing.T) {
 func TestKillAndRestart(t *testing.T) {
 	t.Parallel()
 	dir := testDir(t)
-	c := start(t, Options{Dir: dir})
+	c := startCopy(t, Options{Dir: dir})
 	url := c.URL("")
 	mustQuery(t, url, "CREATE TABLE kept (n int)")
 	_, children, err := tree(serverPid(dir))
@@ -365,7 +416,7 @@ func TestKillAndRestart(t *testing.T) {
 
 func TestPauseAndResume(t *testing.T) {
 	t.Parallel()
-	c := start(t, Options{Dir: testDir(t)})
+	c := startCopy(t, Options{Dir: testDir(t)})
 	conn, err := pgconn.Connect(t.Context(), c.URL(""))
 	if err != nil {
 		t.Fatal(err)
@@ -381,7 +432,7 @@ func TestPauseAndResume(t *testing.T) {
 	}
 	stopped := 0
 	for _, p := range list {
-		if p.pid != pid && p.ppid != pid {
+		if p.pid != pid && p.ppid != pid || p.state == 'Z' { // a session that ended, which its parent can't collect now
 			continue
 		}
 		if p.state != 'T' {
@@ -409,7 +460,7 @@ func TestPauseAndResume(t *testing.T) {
 
 func TestStopWithoutTime(t *testing.T) {
 	t.Parallel()
-	c := start(t, Options{Dir: testDir(t)})
+	c := startCopy(t, Options{Dir: testDir(t)})
 	mustQuery(t, c.URL(""), "CREATE TABLE kept (n int)")
 	pid := serverPid(c.Dir())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -437,7 +488,7 @@ func TestPathUnfitForSocket(t *testing.T) {
 }
 
 func testLoopback(t *testing.T, dir string) {
-	c := start(t, Options{Dir: dir})
+	c := startCopy(t, Options{Dir: dir})
 	u, err := url.Parse(c.URL(""))
 	if err != nil {
 		t.Fatal(err)
