@@ -19,14 +19,15 @@
 //	variants          name: the keys in which this way of signing differs from the sheet
 //	default           the variant of a source that names none
 //	settings          the keys, dotted, that a source may set
-//	signature         scheme (hmac, ed25519, token, none), algorithm, key (how a secret becomes a key), in (a
-//	                  place), prefix, pairs (between, within, name, strict), encoding
+//	signature         scheme (hmac, ed25519, token, none), algorithm, key (how a secret becomes a key: utf8,
+//	                  hex, whsec-base64, …), in (a place), prefix, pairs (what stands between two and within
+//	                  one, the name of those that count, strict), encoding (hex, hex-lower, base64)
 //	signed            template of the signed bytes; it contains {body}
-//	timestamp         in (a place that is signed), unit (s, ms, date), tolerance (into both directions)
+//	timestamp         in (a place that is signed), unit (s, ms, date), tolerance (ahead and behind)
 //	require           list of value with equals or without: what must hold of a genuine request
 //	items             json place of an array, or json:$ for a body that is one: each element is a message,
 //	                  and places of kind json and body_hash mean the element
-//	message_id        templates of the message's id
+//	message_id        templates of the message's id, at best of something that the signature covers
 //	message_type      templates of its type
 //	ordering_key      templates of its ordering key
 //	biz_key           types (globs of message types) and from (templates)

@@ -306,11 +306,12 @@ func TestIdentity(t *testing.T) {
 		{"a header", `"{header:X-Id}"`, "\x00not JSON", "h1", ""},
 		{"a header twice", `"{header:X-Twice}"`, `{}`, "", providers.NoMessageID},
 		{"the query", `"{query:id}"`, `{}`, "q1", ""},
+		{"the query twice", `"{query:twice}"`, `{}`, "", providers.NoMessageID},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := configure(t, &inbox.Source{Provider: "none", Settings: []byte(`{"message_id": ` + tt.messageID + `}`)})
 			items, err := v.Verify(&providers.Request{
-				RawQuery: "id=q1", Header: http.Header{"X-Id": {"h1"}, "X-Twice": {"1", "2"}}, Body: []byte(tt.body), Now: now,
+				RawQuery: "id=q1&twice=1&twice=2", Header: http.Header{"X-Id": {"h1"}, "X-Twice": {"1", "2"}}, Body: []byte(tt.body), Now: now,
 			})
 			if tt.reason != "" {
 				if reasonOf(err) != tt.reason || !tt.reason.Genuine() {
@@ -362,6 +363,48 @@ func TestFields(t *testing.T) {
 	item = sign(`{"id":"evt_3"}`)
 	if item.Body = nil; !equal(item, providers.Item{MessageID: "evt_3"}) {
 		t.Errorf("item = %+v, want the id alone", item)
+	}
+}
+
+// What each sheet takes from a body of its provider, the id apart.
+func TestSheetFields(t *testing.T) {
+	at := time.Date(2026, 11, 30, 8, 0, 0, 0, time.UTC)
+	for _, tt := range []struct {
+		source, body string
+		want         providers.Item
+	}{
+		{
+			"easypost v1", `{"id":"evt_1","description":"tracker.updated","created_at":"2026-11-30T08:00:00.000Z","result":{"id":"trk_1"}}`,
+			providers.Item{MessageType: "tracker.updated", OrderingKey: "trk_1", EventTime: at},
+		},
+		{
+			"shippo hmac", `{"event":"track_updated","data":{"carrier":"usps","tracking_number":"92","tracking_status":{"status_date":"2026-11-30T08:00:00Z"}}}`,
+			providers.Item{MessageType: "track_updated", OrderingKey: "usps/92", EventTime: at},
+		},
+		{
+			"shippo url-token", `{"event":"transaction_updated","data":{"object_id":"tx1","object_updated":"2026-11-30T08:00:00Z"}}`,
+			providers.Item{MessageType: "transaction_updated", OrderingKey: "tx1", EventTime: at},
+		},
+		{
+			"standard-webhooks v1", `{"type":"order.paid","timestamp":"2026-11-30T09:00:00+01:00","data":{}}`,
+			providers.Item{MessageType: "order.paid", EventTime: at},
+		},
+	} {
+		t.Run(tt.source, func(t *testing.T) {
+			v := configure(t, signers[tt.source])
+			r, err := v.Sign(providers.Draft{Now: now, Body: []byte(tt.body), Path: "/in/x"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			items, err := v.Verify(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.want.MessageID, tt.want.Body = items[0].MessageID, []byte(tt.body)
+			if !equal(items[0], tt.want) {
+				t.Errorf("Verify = %+v, want %+v", items[0], tt.want)
+			}
+		})
 	}
 }
 
