@@ -1,0 +1,189 @@
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"time"
+
+	"github.com/inboxd/inboxd/inbox"
+)
+
+// What a handler gets that doesn't ask for something else; openapi.yaml says the same. With these, the last
+// of the retries comes more than three hours after the first attempt.
+const (
+	defaultConcurrency   = 10
+	defaultTimeout       = "30s"
+	defaultMaxRetryCount = 12
+	defaultBackoffBase   = "5s"
+	defaultBackoffCap    = "1h"
+)
+
+// ListHandlers implements the operation.
+func (s *server) ListHandlers(ctx context.Context, _ ListHandlersRequestObject) (ListHandlersResponseObject, error) {
+	handlers, err := s.store.Handlers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := ListHandlers200JSONResponse{Items: make([]HandlerView, len(handlers))}
+	for i, h := range handlers {
+		list.Items[i] = showHandler(h)
+	}
+	return list, nil
+}
+
+// CreateHandler implements the operation.
+func (s *server) CreateHandler(ctx context.Context, request CreateHandlerRequestObject) (CreateHandlerResponseObject, error) {
+	in := request.Body
+	secret := newSigningSecret()
+	h := &inbox.Handler{
+		Name: in.Name, URL: in.URL, Sources: in.Sources, MessageTypes: in.MessageTypes,
+		Secrets:           []inbox.Secret{inbox.Secret(secret)},
+		Concurrency:       or(in.Concurrency, defaultConcurrency),
+		Timeout:           duration(or(in.Timeout, defaultTimeout)),
+		MaxRetryCount:     or(in.MaxRetryCount, defaultMaxRetryCount),
+		Backoff:           inbox.Backoff{Base: duration(or(in.BackoffBase, defaultBackoffBase)), Cap: duration(or(in.BackoffCap, defaultBackoffCap))},
+		PermanentStatuses: in.PermanentStatuses,
+		Paused:            or(in.Paused, false),
+	}
+	if h.MessageTypes == nil {
+		h.MessageTypes = []string{"*"}
+	}
+	if err := s.checkSources(ctx, h.Sources); err != nil {
+		return nil, err
+	}
+	if err := checkBackoff(h); err != nil {
+		return nil, err
+	}
+	if err := s.store.CreateHandler(ctx, h); err != nil {
+		return nil, orNameTaken(err, "handler", in.Name)
+	}
+	s.reload(ctx)
+	return CreateHandler201JSONResponse{Handler: showHandler(h), Secret: secret}, nil
+}
+
+// GetHandler implements the operation.
+func (s *server) GetHandler(ctx context.Context, request GetHandlerRequestObject) (GetHandlerResponseObject, error) {
+	h, err := s.store.Handler(ctx, request.Name)
+	if err != nil {
+		return nil, orNotFound(err, "handler", request.Name)
+	}
+	return GetHandler200JSONResponse(showHandler(h)), nil
+}
+
+// ChangeHandler implements the operation.
+func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequestObject) (ChangeHandlerResponseObject, error) {
+	in := request.Body
+	if err := s.checkSources(ctx, in.Sources); err != nil {
+		return nil, err
+	}
+	h, err := s.store.ChangeHandler(ctx, request.Name, func(h *inbox.Handler) error {
+		h.URL = or(in.URL, h.URL)
+		h.Concurrency = or(in.Concurrency, h.Concurrency)
+		h.MaxRetryCount = or(in.MaxRetryCount, h.MaxRetryCount)
+		h.Paused = or(in.Paused, h.Paused)
+		if in.Sources != nil {
+			h.Sources = in.Sources
+		}
+		if in.MessageTypes != nil {
+			h.MessageTypes = in.MessageTypes
+		}
+		if in.PermanentStatuses != nil {
+			h.PermanentStatuses = in.PermanentStatuses
+		}
+		if in.Timeout != nil {
+			h.Timeout = duration(*in.Timeout)
+		}
+		if in.BackoffBase != nil {
+			h.Backoff.Base = duration(*in.BackoffBase)
+		}
+		if in.BackoffCap != nil {
+			h.Backoff.Cap = duration(*in.BackoffCap)
+		}
+		return checkBackoff(h)
+	})
+	if err != nil {
+		return nil, orNotFound(err, "handler", request.Name)
+	}
+	s.reload(ctx)
+	return ChangeHandler200JSONResponse(showHandler(h)), nil
+}
+
+// DeleteHandler implements the operation.
+func (s *server) DeleteHandler(ctx context.Context, request DeleteHandlerRequestObject) (DeleteHandlerResponseObject, error) {
+	if err := s.store.DeleteHandler(ctx, request.Name); err != nil {
+		return nil, orNotFound(err, "handler", request.Name)
+	}
+	s.reload(ctx)
+	return DeleteHandler204Response{}, nil
+}
+
+// RetryParked implements the operation.
+func (s *server) RetryParked(ctx context.Context, request RetryParkedRequestObject) (RetryParkedResponseObject, error) {
+	h, err := s.store.Handler(ctx, request.Name)
+	if err != nil {
+		return nil, orNotFound(err, "handler", request.Name)
+	}
+	retried, err := s.store.RetryParked(ctx, h.ID)
+	s.wake()
+	if err != nil {
+		return nil, err
+	}
+	return RetryParked200JSONResponse{Retried: retried}, nil
+}
+
+// checkSources refuses names that no source has: a typing error would make a handler that gets nothing.
+func (s *server) checkSources(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	sources, err := s.store.Sources(ctx)
+	if err != nil {
+		return err
+	}
+	known := map[string]bool{"*": true}
+	for _, source := range sources {
+		known[source.Name] = true
+	}
+	var wrong []FieldError
+	for i, name := range names {
+		if !known[name] {
+			wrong = append(wrong, FieldError{Field: fmt.Sprintf("sources[%d]", i), Detail: fmt.Sprintf("no source has the name %q; * is every source", name)})
+		}
+	}
+	if wrong != nil {
+		return &apiError{kind: ProblemInvalid, fields: wrong}
+	}
+	return nil
+}
+
+func checkBackoff(h *inbox.Handler) error {
+	if h.Backoff.Cap < h.Backoff.Base {
+		return invalid("backoff_cap", "must be at least backoff_base, which is "+formatDuration(h.Backoff.Base))
+	}
+	return nil
+}
+
+func showHandler(h *inbox.Handler) HandlerView {
+	return HandlerView{
+		Name: h.Name, URL: h.URL, Sources: h.Sources, MessageTypes: h.MessageTypes, SecretCount: len(h.Secrets),
+		Concurrency: h.Concurrency, Timeout: formatDuration(h.Timeout), MaxRetryCount: h.MaxRetryCount,
+		BackoffBase: formatDuration(h.Backoff.Base), BackoffCap: formatDuration(h.Backoff.Cap),
+		PermanentStatuses: append([]int{}, h.PermanentStatuses...), Paused: h.Paused,
+		CreatedAt: h.CreatedAt.UTC(), UpdatedAt: h.UpdatedAt.UTC(),
+	}
+}
+
+// duration reads a duration that was validated.
+func duration(text string) time.Duration {
+	d, _ := time.ParseDuration(text)
+	return d
+}
+
+// newSigningSecret makes a secret of Standard Webhooks: the prefix and 32 random bytes as base64.
+func newSigningSecret() string {
+	var random [32]byte
+	rand.Read(random[:]) // never fails
+	return "whsec_" + base64.StdEncoding.EncodeToString(random[:])
+}

@@ -1,0 +1,329 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/inboxd/inboxd/inbox"
+)
+
+// defaultLimit is a page's length.
+const defaultLimit = 50
+
+// ListMessages implements the operation.
+func (s *server) ListMessages(ctx context.Context, request ListMessagesRequestObject) (ListMessagesResponseObject, error) {
+	p := request.Params
+	filter, err := s.filter(ctx, filterParams{
+		source: p.Source, handler: p.Handler, messageType: p.MessageType, messageID: p.MessageID, bizKey: p.BizKey, from: p.From, to: p.To,
+	})
+	if err != nil {
+		return nil, err
+	}
+	filter.Status = inbox.Status(or(p.Status, ""))
+	after, err := parseCursor(messageCursor, p.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.store.ListMessages(ctx, filter, after, or(p.Limit, defaultLimit))
+	if err != nil {
+		return nil, err
+	}
+	list := ListMessages200JSONResponse{Items: make([]Message, len(page.Items)), Next: formatCursor(messageCursor, page.Next)}
+	for i, m := range page.Items {
+		list.Items[i] = showMessage(m)
+	}
+	return list, nil
+}
+
+// GetMessage implements the operation.
+func (s *server) GetMessage(ctx context.Context, request GetMessageRequestObject) (GetMessageResponseObject, error) {
+	id, err := messageNumber(request.ID)
+	if err != nil {
+		return nil, orNotFound(err, "message", request.ID)
+	}
+	m, err := s.store.Message(ctx, id)
+	if err != nil {
+		return nil, orNotFound(err, "message", request.ID)
+	}
+	return GetMessage200JSONResponse{
+		Message: showMessage(m), Headers: showHeaders(m.Headers), Body: append([]byte{}, m.Body...), Deliveries: showDeliveries(m.Deliveries),
+	}, nil
+}
+
+// ReplayMessage implements the operation.
+func (s *server) ReplayMessage(ctx context.Context, request ReplayMessageRequestObject) (ReplayMessageResponseObject, error) {
+	id, err := messageNumber(request.ID)
+	if err != nil {
+		return nil, orNotFound(err, "message", request.ID)
+	}
+	var handlers []int64
+	if request.Body != nil {
+		for i, name := range request.Body.Handlers {
+			h, err := s.store.Handler(ctx, name)
+			if errors.Is(err, inbox.ErrNotFound) {
+				return nil, invalid(fmt.Sprintf("handlers[%d]", i), fmt.Sprintf("no handler has the name %q", name))
+			}
+			if err != nil {
+				return nil, err
+			}
+			handlers = append(handlers, h.ID)
+		}
+	}
+	deliveries, err := s.store.Replay(ctx, id, handlers)
+	if err != nil {
+		return nil, orNotFound(err, "message", request.ID)
+	}
+	s.wake()
+	return ReplayMessage200JSONResponse{Deliveries: showDeliveries(deliveries)}, nil
+}
+
+// ListDeliveries implements the operation.
+func (s *server) ListDeliveries(ctx context.Context, request ListDeliveriesRequestObject) (ListDeliveriesResponseObject, error) {
+	p := request.Params
+	filter, err := s.filter(ctx, filterParams{
+		source: p.Source, handler: p.Handler, messageType: p.MessageType, messageID: p.MessageID, bizKey: p.BizKey, from: p.From, to: p.To,
+	})
+	if err != nil {
+		return nil, err
+	}
+	filter.Status = inbox.Status(or(p.Status, ""))
+	after, err := parseCursor(deliveryCursor, p.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	page, err := s.store.ListDeliveries(ctx, filter, after, or(p.Limit, defaultLimit))
+	if err != nil {
+		return nil, err
+	}
+	return ListDeliveries200JSONResponse{Items: showDeliveries(page.Items), Next: formatCursor(deliveryCursor, page.Next)}, nil
+}
+
+// GetDelivery implements the operation.
+func (s *server) GetDelivery(ctx context.Context, request GetDeliveryRequestObject) (GetDeliveryResponseObject, error) {
+	id, err := deliveryID(request.ID)
+	if err != nil {
+		return nil, orNotFound(err, "delivery", request.ID)
+	}
+	d, err := s.store.Delivery(ctx, id)
+	if err != nil {
+		return nil, orNotFound(err, "delivery", request.ID)
+	}
+	detail := GetDelivery200JSONResponse{
+		Delivery: showDelivery(d.DeliveryState), Attempts: make([]Attempt, len(d.Attempts)), Outcomes: make([]Outcome, len(d.Outcomes)),
+	}
+	for i, a := range d.Attempts {
+		detail.Attempts[i] = Attempt{
+			FinishedAt: a.FinishedAt.UTC(), ClaimSeq: a.ClaimSeq, ReplayNo: a.ReplayNo, RetryCount: a.RetryCount, Stale: a.Stale,
+			ResponseStatus: some(a.ResponseStatus), Duration: someDuration(a.Duration), Class: string(a.Class), Error: a.Error,
+			Owner: a.Owner, ResponseBody: strings.ToValidUTF8(string(a.ResponseBody), "\uFFFD"),
+		}
+	}
+	for i, o := range d.Outcomes {
+		detail.Outcomes[i] = Outcome{
+			FinishedAt: o.FinishedAt.UTC(), Result: DeliveryStatus(o.Result), ReplayNo: o.ReplayNo, ClaimSeq: o.ClaimSeq, Attempts: o.Attempts,
+			MaxRetryCount: o.MaxRetryCount, ResponseStatus: some(o.ResponseStatus), Duration: someDuration(o.Duration), LastError: some(o.LastError),
+		}
+	}
+	return detail, nil
+}
+
+// RetryDelivery implements the operation.
+func (s *server) RetryDelivery(ctx context.Context, request RetryDeliveryRequestObject) (RetryDeliveryResponseObject, error) {
+	id, err := deliveryID(request.ID)
+	if err != nil {
+		return nil, orNotFound(err, "delivery", request.ID)
+	}
+	d, err := s.store.Retry(ctx, id, request.Body.ClaimSeq)
+	if err != nil {
+		return nil, orNotFound(err, "delivery", request.ID)
+	}
+	s.wake()
+	return RetryDelivery200JSONResponse(showDelivery(d)), nil
+}
+
+// DiscardDelivery implements the operation.
+func (s *server) DiscardDelivery(ctx context.Context, request DiscardDeliveryRequestObject) (DiscardDeliveryResponseObject, error) {
+	d, err := s.finish(ctx, request.ID, request.Body, inbox.Discarded)
+	return DiscardDelivery200JSONResponse(d), err
+}
+
+// FinishDelivery implements the operation.
+func (s *server) FinishDelivery(ctx context.Context, request FinishDeliveryRequestObject) (FinishDeliveryResponseObject, error) {
+	d, err := s.finish(ctx, request.ID, request.Body, inbox.Done)
+	return FinishDelivery200JSONResponse(d), err
+}
+
+func (s *server) finish(ctx context.Context, text string, in *ParkedAction, result inbox.Status) (Delivery, error) {
+	id, err := deliveryID(text)
+	if err != nil {
+		return Delivery{}, orNotFound(err, "delivery", text)
+	}
+	d, err := s.store.Finish(ctx, id, in.ClaimSeq, result, or(in.Reason, ""))
+	if err != nil {
+		return Delivery{}, orNotFound(err, "delivery", text)
+	}
+	return showDelivery(d), nil
+}
+
+// filterParams are the filters that both lists have.
+type filterParams struct {
+	source, handler, messageType, messageID, bizKey *string
+	from, to                                        *time.Time
+}
+
+// filter resolves the names. A name that nothing ever had is a typing error rather than an empty list.
+func (s *server) filter(ctx context.Context, p filterParams) (inbox.Filter, error) {
+	f := inbox.Filter{
+		MessageType: or(p.messageType, ""), MessageID: or(p.messageID, ""), BizKey: or(p.bizKey, ""),
+		From: or(p.from, time.Time{}), To: or(p.to, time.Time{}),
+	}
+	if !f.From.IsZero() && !f.To.IsZero() && !f.From.Before(f.To) {
+		return f, invalid("to", "must be after from")
+	}
+	for _, name := range []struct {
+		field string
+		text  *string
+		id    *int64
+		find  func(context.Context, string) (int64, error)
+	}{
+		{"source", p.source, &f.SourceID, s.store.SourceNamed},
+		{"handler", p.handler, &f.HandlerID, s.store.HandlerNamed},
+	} {
+		if name.text == nil {
+			continue
+		}
+		var err error
+		if *name.id, err = name.find(ctx, *name.text); errors.Is(err, inbox.ErrNotFound) {
+			return f, invalid(name.field, fmt.Sprintf("no %s has the name %q", name.field, *name.text))
+		} else if err != nil {
+			return f, err
+		}
+	}
+	return f, nil
+}
+
+// messageNumber and deliveryID read public ids. The largest number is left out: the store counts from one
+// beyond.
+func messageNumber(text string) (int64, error) {
+	id, err := inbox.ParseMessage(text)
+	if err == nil && (id == math.MaxInt64 || inbox.FormatMessage(id) != text) {
+		return 0, inbox.ErrNotFound
+	}
+	return id, err
+}
+
+func deliveryID(text string) (inbox.DeliveryID, error) {
+	id, err := inbox.ParseDelivery(text)
+	if err == nil && (id.Message == math.MaxInt64 || id.String() != text) {
+		return id, inbox.ErrNotFound
+	}
+	return id, err
+}
+
+// The kinds of cursors: one list doesn't take another's.
+const (
+	messageCursor  = "m"
+	deliveryCursor = "d"
+)
+
+// formatCursor writes a position so that nobody is tempted to compute with it.
+func formatCursor(kind string, position inbox.DeliveryID) *string {
+	if position.Message == 0 {
+		return nil
+	}
+	text := base64.RawURLEncoding.EncodeToString([]byte(kind + position.String()))
+	return &text
+}
+
+func parseCursor(kind string, text *string) (position inbox.DeliveryID, err error) {
+	if text == nil {
+		return position, nil
+	}
+	refused := &apiError{kind: ProblemBadRequest, fields: []FieldError{{Field: "cursor", Detail: "must be the next of a page of this list"}}}
+	plain, err := base64.RawURLEncoding.DecodeString(*text)
+	if err != nil {
+		return position, refused
+	}
+	rest, ok := strings.CutPrefix(string(plain), kind)
+	if !ok {
+		return position, refused
+	}
+	if _, err := fmt.Sscanf(rest, "%d.%d", &position.Message, &position.Handler); err != nil || position.String() != rest ||
+		position.Message <= 0 || position.Message == math.MaxInt64 || position.Handler < 0 {
+		return inbox.DeliveryID{}, refused
+	}
+	return position, nil
+}
+
+func showMessage(m *inbox.MessageState) Message {
+	message := Message{
+		ID: inbox.FormatMessage(m.ID), ReceivedAt: m.ReceivedAt.UTC(), Source: m.Source, MessageID: m.MessageID, MessageType: m.MessageType,
+		EventTime: someTime(m.EventTime), BizKey: some(m.BizKey), OrderingKey: some(m.OrderingKey), ContentType: m.ContentType,
+		BodySize: m.BodySize, Status: Status(m.Status), Discarded: m.Discarded,
+	}
+	if m.DupOf != 0 {
+		message.DuplicateOf = some(inbox.FormatMessage(m.DupOf))
+	}
+	return message
+}
+
+// showHeaders takes the stored lines apart.
+func showHeaders(lines []byte) []Header {
+	headers := []Header{}
+	for line := range bytes.SplitSeq(lines, []byte("\r\n")) {
+		if name, value, ok := bytes.Cut(line, []byte(": ")); ok {
+			headers = append(headers, Header{Name: string(name), Value: strings.ToValidUTF8(string(value), "\uFFFD")})
+		}
+	}
+	return headers
+}
+
+func showDeliveries(deliveries []inbox.DeliveryState) []Delivery {
+	list := make([]Delivery, len(deliveries))
+	for i, d := range deliveries {
+		list[i] = showDelivery(d)
+	}
+	return list
+}
+
+func showDelivery(d inbox.DeliveryState) Delivery {
+	return Delivery{
+		ID: d.DeliveryID.String(), Message: inbox.FormatMessage(d.Message), Handler: d.Handler, Source: d.Source,
+		MessageID: d.MessageID, MessageType: d.MessageType, BizKey: some(d.BizKey), OrderingKey: some(d.OrderingKey),
+		ReceivedAt: d.ReceivedAt.UTC(), Status: DeliveryStatus(d.Status), RetryCount: d.RetryCount, MaxRetryCount: d.MaxRetryCount,
+		NextRetryTime: someTime(d.NextRetryTime), ClaimSeq: d.ClaimSeq, ClaimedAt: someTime(d.ClaimedAt),
+		LeaseUntil: someTime(d.LeaseUntil), Owner: some(d.Owner), ReplayNo: d.ReplayNo, LastError: some(d.LastError),
+		FinishedAt: someTime(d.FinishedAt), ResponseStatus: some(d.ResponseStatus), Duration: someDuration(d.Duration),
+	}
+}
+
+// some returns nil for a zero value, which is then left out of the answer.
+func some[T comparable](value T) *T {
+	var zero T
+	if value == zero {
+		return nil
+	}
+	return &value
+}
+
+func someTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func someDuration(d time.Duration) *string {
+	if d == 0 {
+		return nil
+	}
+	text := formatDuration(d)
+	return &text
+}

@@ -1,0 +1,254 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-playground/validator/v10"
+)
+
+// maxBody is the most that a request's body may have.
+const maxBody = 1 << 20
+
+type bodyKey struct{}
+
+// readBody reads a request's body within its limit and keeps it for checkRequest.
+func (s *server) readBody(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodPost && r.Method != http.MethodPatch {
+			next.ServeHTTP(w, r)
+			return
+		}
+		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+		if _, ok := errors.AsType[*http.MaxBytesError](err); err != nil && !ok {
+			err = &apiError{kind: ProblemBadRequest, detail: "The body ended before its announced length."}
+		}
+		if err == nil && len(body) > 0 {
+			kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+			if kind != "application/json" {
+				err = &apiError{kind: ProblemUnsupportedMediaType, detail: "Send JSON, with Content-Type: application/json."}
+			}
+		}
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		r = r.WithContext(context.WithValue(r.Context(), bodyKey{}, body))
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	})
+}
+
+// checkRequest refuses what the generated code lets pass: parameters and fields that the contract doesn't
+// have, which are typing errors, and values out of range.
+func (s *server) checkRequest(next StrictHandlerFunc, _ string) StrictHandlerFunc {
+	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error) {
+		object := reflect.ValueOf(request)
+		params := object.FieldByName("Params")
+		if err := checkQuery(r.URL.RawQuery, params); err != nil {
+			return nil, err
+		}
+		if params.IsValid() {
+			if err := check(params.Interface()); err != nil {
+				return nil, err
+			}
+		}
+		if body := object.FieldByName("Body"); body.IsValid() && !body.IsNil() {
+			text, _ := ctx.Value(bodyKey{}).([]byte)
+			if err := checkFields(text, body.Type().Elem()); err != nil {
+				return nil, err
+			}
+			if err := check(body.Interface()); err != nil {
+				return nil, err
+			}
+		}
+		return next(ctx, w, r, request)
+	}
+}
+
+func checkQuery(query string, params reflect.Value) error {
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return &apiError{kind: ProblemBadRequest, detail: "The query isn't encoded as a query."}
+	}
+	var known []string
+	if params.IsValid() {
+		known = names(params.Type(), "form")
+	}
+	return refuseUnknown(slices.Sorted(maps.Keys(values)), known, "parameter")
+}
+
+// checkFields also refuses what follows the JSON object.
+func checkFields(body []byte, t reflect.Type) error {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(body, &object); err != nil {
+		return err
+	}
+	if object == nil {
+		return &apiError{kind: ProblemBadRequest, detail: "The body must be a JSON object."}
+	}
+	return refuseUnknown(slices.Sorted(maps.Keys(object)), names(t, "json"), "field")
+}
+
+func refuseUnknown(given, known []string, what string) error {
+	var unknown []FieldError
+	for _, name := range given {
+		if !slices.Contains(known, name) {
+			detail := "is no " + what + " of this operation"
+			if len(known) > 0 {
+				detail += "; there are " + strings.Join(known, ", ")
+			}
+			unknown = append(unknown, FieldError{Field: name, Detail: detail})
+		}
+	}
+	if len(unknown) > 0 {
+		return &apiError{kind: ProblemBadRequest, fields: unknown}
+	}
+	return nil
+}
+
+// names returns the fields of a struct, as a tag has them.
+func names(t reflect.Type, tag string) []string {
+	var list []string
+	for field := range t.Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get(tag), ",")
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+var (
+	namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
+	validate    = newValidator()
+)
+
+func newValidator() *validator.Validate {
+	v := validator.New(validator.WithRequiredStructEnabled())
+	v.RegisterTagNameFunc(func(field reflect.StructField) string {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		return name
+	})
+	for tag, ok := range map[string]validator.Func{
+		"name":        func(f validator.FieldLevel) bool { return namePattern.MatchString(f.Field().String()) },
+		"handler_url": func(f validator.FieldLevel) bool { return isHandlerURL(f.Field().String()) },
+		"glob": func(f validator.FieldLevel) bool {
+			_, err := path.Match(f.Field().String(), "")
+			return err == nil && !strings.Contains(f.Field().String(), "\x00")
+		},
+		"object": func(f validator.FieldLevel) bool { return bytes.HasPrefix(f.Field().Bytes(), []byte("{")) },
+		"duration": func(f validator.FieldLevel) bool {
+			least, most := durationRange(f.Param())
+			d, err := time.ParseDuration(f.Field().String())
+			return err == nil && d >= least && d <= most
+		},
+	} {
+		if err := v.RegisterValidation(tag, ok); err != nil {
+			panic(err) // the tags above are well-formed
+		}
+	}
+	return v
+}
+
+// durationRange reads the parameter of the tag duration: the least and the most, with a space between.
+func durationRange(param string) (least, most time.Duration) {
+	low, high, _ := strings.Cut(param, " ")
+	least, _ = time.ParseDuration(low)
+	most, _ = time.ParseDuration(high)
+	return least, most
+}
+
+// isHandlerURL allows no user in a URL: lists would show the password.
+func isHandlerURL(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && u.User == nil && u.Fragment == ""
+}
+
+// check validates a struct by its tags, and reports every field that is wrong.
+func check(value any) error {
+	err := validate.Struct(value)
+	wrong, ok := errors.AsType[validator.ValidationErrors](err)
+	if !ok {
+		return err
+	}
+	fields := make([]FieldError, len(wrong))
+	for i, e := range wrong {
+		_, field, _ := strings.Cut(e.Namespace(), ".")
+		fields[i] = FieldError{Field: field, Detail: rule(e)}
+	}
+	return &apiError{kind: ProblemInvalid, fields: fields}
+}
+
+// rule says what a validation tag asks for.
+func rule(e validator.FieldError) string {
+	unit := ""
+	switch e.Kind() {
+	case reflect.String:
+		unit = " characters"
+	case reflect.Slice:
+		unit = " items"
+	}
+	switch e.Tag() {
+	case "required":
+		return "is required"
+	case "min":
+		return "must be at least " + e.Param() + unit
+	case "max":
+		return "must be at most " + e.Param() + unit
+	case "oneof":
+		return "must be one of " + strings.ReplaceAll(e.Param(), " ", ", ")
+	case "name":
+		return "must be 1 to 63 of a-z, 0-9, - and _, and begin with a letter or digit"
+	case "handler_url":
+		return "must be an http or https URL with a host, without user, password and fragment"
+	case "glob":
+		return `must be a glob as path.Match reads it, such as "order.*"`
+	case "object":
+		return "must be a JSON object"
+	case "duration":
+		least, most := durationRange(e.Param())
+		return fmt.Sprintf("must be a duration from %s to %s, such as 1m30s", formatDuration(least), formatDuration(most))
+	}
+	return "isn't allowed"
+}
+
+// jsonKind names a type as JSON does.
+func jsonKind(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice, reflect.Array:
+		return "an array"
+	case reflect.Struct, reflect.Map:
+		return "an object"
+	}
+	return "a whole number that fits"
+}
+
+// formatDuration writes a duration as Go does, without the zeros at its end: 1h, not 1h0m0s.
+func formatDuration(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}

@@ -1,0 +1,119 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/inboxd/inboxd/inbox"
+)
+
+// Handlers returns all handlers that are not deleted, by name.
+func (db *DB) Handlers(ctx context.Context) ([]*inbox.Handler, error) {
+	rows, _ := db.pool.Query(ctx, readHandlers)
+	handlers, err := pgx.CollectRows(rows, scanHandler)
+	if err != nil {
+		return nil, fmt.Errorf("read handlers: %w", mapError(err))
+	}
+	return handlers, nil
+}
+
+const readHandler = `
+SELECT id, name, url, sources, message_types, secrets, concurrency, timeout, max_retry_count, backoff_base,
+       backoff_cap, permanent_statuses, paused, created_at, updated_at
+FROM handler WHERE name = @name AND deleted_at IS NULL`
+
+// Handler returns the handler of that name, or ErrNotFound.
+func (db *DB) Handler(ctx context.Context, name string) (*inbox.Handler, error) {
+	rows, _ := db.pool.Query(ctx, readHandler, pgx.StrictNamedArgs{"name": name})
+	handler, err := pgx.CollectExactlyOneRow(rows, scanHandler)
+	if err != nil {
+		return nil, fmt.Errorf("read handler %q: %w", name, mapError(err))
+	}
+	return handler, nil
+}
+
+const insertHandler = `
+INSERT INTO handler (name, url, sources, message_types, secrets, concurrency, timeout, max_retry_count,
+                     backoff_base, backoff_cap, permanent_statuses, paused)
+VALUES (@name, @url, @sources, @message_types, @secrets, @concurrency, @timeout, @max_retry_count,
+        @backoff_base, @backoff_cap, @permanent_statuses, @paused)
+RETURNING id, created_at, updated_at`
+
+// CreateHandler stores a new handler and fills in its number and times. It fails with ErrNameTaken if
+// another has its name.
+func (db *DB) CreateHandler(ctx context.Context, h *inbox.Handler) error {
+	args := handlerArgs(h)
+	args["name"] = h.Name
+	err := db.pool.QueryRow(ctx, insertHandler, args).Scan(&h.ID, &h.CreatedAt, &h.UpdatedAt)
+	if err != nil {
+		return fmt.Errorf("create handler %q: %w", h.Name, mapError(err))
+	}
+	return nil
+}
+
+const updateHandler = `
+UPDATE handler
+SET url = @url, sources = @sources, message_types = @message_types, secrets = @secrets,
+    concurrency = @concurrency, timeout = @timeout, max_retry_count = @max_retry_count,
+    backoff_base = @backoff_base, backoff_cap = @backoff_cap, permanent_statuses = @permanent_statuses,
+    paused = @paused, updated_at = now()
+WHERE id = @id
+RETURNING updated_at`
+
+// ChangeHandler is to a handler what ChangeSource is to a source.
+func (db *DB) ChangeHandler(ctx context.Context, name string, change func(*inbox.Handler) error) (*inbox.Handler, error) {
+	var (
+		handler *inbox.Handler
+		refused error
+	)
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, readHandler+" FOR UPDATE", pgx.StrictNamedArgs{"name": name})
+		var err error
+		if handler, err = pgx.CollectExactlyOneRow(rows, scanHandler); err != nil {
+			return err
+		}
+		if refused = change(handler); refused != nil {
+			return refused
+		}
+		args := handlerArgs(handler)
+		args["id"] = handler.ID
+		return tx.QueryRow(ctx, updateHandler, args).Scan(&handler.UpdatedAt)
+	})
+	if refused != nil {
+		return nil, refused
+	}
+	if err != nil {
+		return nil, fmt.Errorf("change handler %q: %w", name, mapError(err))
+	}
+	return handler, nil
+}
+
+const deleteHandler = `UPDATE handler SET deleted_at = now(), updated_at = now() WHERE name = @name AND deleted_at IS NULL`
+
+// DeleteHandler marks a handler as deleted; its name is free again. The leader ends its deliveries. Its
+// secrets stay in the row, whose CHECK wants one, but nothing reads them any more.
+func (db *DB) DeleteHandler(ctx context.Context, name string) error {
+	tag, err := db.pool.Exec(ctx, deleteHandler, pgx.StrictNamedArgs{"name": name})
+	if err == nil && tag.RowsAffected() == 0 {
+		err = pgx.ErrNoRows
+	}
+	if err != nil {
+		return fmt.Errorf("delete handler %q: %w", name, mapError(err))
+	}
+	return nil
+}
+
+func handlerArgs(h *inbox.Handler) pgx.StrictNamedArgs {
+	permanent := h.PermanentStatuses
+	if permanent == nil {
+		permanent = []int{}
+	}
+	return pgx.StrictNamedArgs{
+		"url": h.URL, "sources": h.Sources, "message_types": h.MessageTypes, "secrets": fromSecrets(h.Secrets),
+		"concurrency": h.Concurrency, "timeout": h.Timeout, "max_retry_count": h.MaxRetryCount,
+		"backoff_base": h.Backoff.Base, "backoff_cap": h.Backoff.Cap, "permanent_statuses": permanent,
+		"paused": h.Paused,
+	}
+}

@@ -1,0 +1,146 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/inboxd/inboxd/inbox"
+)
+
+// Sources returns all sources that are not deleted, by name.
+func (db *DB) Sources(ctx context.Context) ([]*inbox.Source, error) {
+	rows, _ := db.pool.Query(ctx, readSources)
+	sources, err := pgx.CollectRows(rows, scanSource)
+	if err != nil {
+		return nil, fmt.Errorf("read sources: %w", mapError(err))
+	}
+	return sources, nil
+}
+
+const readSource = `
+SELECT id, name, provider, variant, settings, secrets, body_limit, enabled, created_at, updated_at
+FROM source WHERE name = @name AND deleted_at IS NULL`
+
+// Source returns the source of that name, or ErrNotFound.
+func (db *DB) Source(ctx context.Context, name string) (*inbox.Source, error) {
+	rows, _ := db.pool.Query(ctx, readSource, pgx.StrictNamedArgs{"name": name})
+	source, err := pgx.CollectExactlyOneRow(rows, scanSource)
+	if err != nil {
+		return nil, fmt.Errorf("read source %q: %w", name, mapError(err))
+	}
+	return source, nil
+}
+
+const insertSource = `
+INSERT INTO source (name, provider, variant, settings, secrets, body_limit, enabled)
+VALUES (@name, @provider, @variant, @settings, @secrets, @body_limit, @enabled)
+RETURNING id, created_at, updated_at`
+
+// CreateSource stores a new source and fills in its number and times. It fails with ErrNameTaken if
+// another has its name.
+func (db *DB) CreateSource(ctx context.Context, s *inbox.Source) error {
+	args := sourceArgs(s)
+	args["name"] = s.Name
+	err := db.pool.QueryRow(ctx, insertSource, args).Scan(&s.ID, &s.CreatedAt, &s.UpdatedAt)
+	if err != nil {
+		return fmt.Errorf("create source %q: %w", s.Name, mapError(err))
+	}
+	return nil
+}
+
+const updateSource = `
+UPDATE source
+SET provider = @provider, variant = @variant, settings = @settings, secrets = @secrets, body_limit = @body_limit,
+    enabled = @enabled, updated_at = now()
+WHERE id = @id
+RETURNING updated_at`
+
+// ChangeSource reads a source, lets change work on it and stores it, under the row's lock: of two changes
+// at once the later one sees the earlier. An error of change is returned as it is and nothing stored. The
+// name stays.
+func (db *DB) ChangeSource(ctx context.Context, name string, change func(*inbox.Source) error) (*inbox.Source, error) {
+	var (
+		source  *inbox.Source
+		refused error
+	)
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, readSource+" FOR UPDATE", pgx.StrictNamedArgs{"name": name})
+		var err error
+		if source, err = pgx.CollectExactlyOneRow(rows, scanSource); err != nil {
+			return err
+		}
+		if refused = change(source); refused != nil {
+			return refused
+		}
+		args := sourceArgs(source)
+		args["id"] = source.ID
+		return tx.QueryRow(ctx, updateSource, args).Scan(&source.UpdatedAt)
+	})
+	if refused != nil {
+		return nil, refused
+	}
+	if err != nil {
+		return nil, fmt.Errorf("change source %q: %w", name, mapError(err))
+	}
+	return source, nil
+}
+
+const deleteSource = `
+UPDATE source SET deleted_at = now(), enabled = false, secrets = '{}', updated_at = now()
+WHERE name = @name AND deleted_at IS NULL`
+
+// DeleteSource marks a source as deleted and forgets its secrets. Its name is free again.
+func (db *DB) DeleteSource(ctx context.Context, name string) error {
+	tag, err := db.pool.Exec(ctx, deleteSource, pgx.StrictNamedArgs{"name": name})
+	if err == nil && tag.RowsAffected() == 0 {
+		err = pgx.ErrNoRows
+	}
+	if err != nil {
+		return fmt.Errorf("delete source %q: %w", name, mapError(err))
+	}
+	return nil
+}
+
+func sourceArgs(s *inbox.Source) pgx.StrictNamedArgs {
+	settings := s.Settings
+	if len(settings) == 0 {
+		settings = json.RawMessage("{}")
+	}
+	return pgx.StrictNamedArgs{
+		"provider": s.Provider, "variant": s.Variant, "settings": settings, "secrets": fromSecrets(s.Secrets),
+		"body_limit": s.BodyLimit, "enabled": s.Enabled,
+	}
+}
+
+func fromSecrets(secrets []inbox.Secret) []string {
+	texts := make([]string, len(secrets))
+	for i, secret := range secrets {
+		texts[i] = secret.Reveal()
+	}
+	return texts
+}
+
+// named finds the row of a name for a filter: the live one, else the one that was deleted last.
+const (
+	sourceNamed  = `SELECT id FROM source WHERE name = @name ORDER BY deleted_at DESC NULLS FIRST LIMIT 1`
+	handlerNamed = `SELECT id FROM handler WHERE name = @name ORDER BY deleted_at DESC NULLS FIRST LIMIT 1`
+)
+
+// SourceNamed returns the number of the source of that name, or of the one with it that was deleted last.
+func (db *DB) SourceNamed(ctx context.Context, name string) (id int64, err error) {
+	if err := db.pool.QueryRow(ctx, sourceNamed, pgx.StrictNamedArgs{"name": name}).Scan(&id); err != nil {
+		return 0, fmt.Errorf("find source %q: %w", name, mapError(err))
+	}
+	return id, nil
+}
+
+// HandlerNamed does the same for a handler.
+func (db *DB) HandlerNamed(ctx context.Context, name string) (id int64, err error) {
+	if err := db.pool.QueryRow(ctx, handlerNamed, pgx.StrictNamedArgs{"name": name}).Scan(&id); err != nil {
+		return 0, fmt.Errorf("find handler %q: %w", name, mapError(err))
+	}
+	return id, nil
+}
