@@ -163,7 +163,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 
 	items, err := in.verifier.Verify(&providers.Request{
-		Method: r.Method, Path: r.URL.Path, RawQuery: r.URL.RawQuery, Header: r.Header, Body: body, Now: started,
+		Method: r.Method, Path: r.URL.EscapedPath(), RawQuery: r.URL.RawQuery, Header: r.Header, Body: body, Now: started,
 	})
 	if err != nil {
 		s.reject(w, name, err)
@@ -209,7 +209,7 @@ func newSubmission(source *inbox.Source, r *http.Request, body []byte, items []p
 		sum := sha256.Sum256(item.Body)
 		s.messages[i] = inbox.Message{
 			SourceID: source.ID, MessageID: item.MessageID, MessageType: item.MessageType, EventTime: item.EventTime,
-			OrderingKey: item.OrderingKey, ContentType: contentType, Headers: headers, Body: item.Body,
+			BizKey: item.BizKey, OrderingKey: item.OrderingKey, ContentType: contentType, Headers: headers, Body: item.Body,
 			BodyHash: [16]byte(sum[:16]),
 		}
 		s.bytes += len(item.Body)
@@ -314,7 +314,7 @@ func (s *Server) answer(w http.ResponseWriter, in *ingress, stored []inbox.Store
 	}
 	s.metrics.accepted.WithLabelValues(name).Add(float64(accepted))
 	duplicate := accepted == 0
-	answer := in.verifier.Answer(duplicate)
+	answer := in.verifier.Answer()
 	header := w.Header()
 	header.Set("Inbox-Message", strings.Join(ids, ","))
 	if duplicate {
@@ -332,7 +332,11 @@ func (s *Server) answer(w http.ResponseWriter, in *ingress, stored []inbox.Store
 func (s *Server) reject(w http.ResponseWriter, name string, err error) {
 	reason, status := "invalid", http.StatusUnauthorized
 	if rejected, ok := errors.AsType[*providers.RejectError](err); ok {
-		reason, status = string(rejected.Reason), rejected.Status()
+		reason = string(rejected.Reason)
+		if rejected.Reason.Genuine() {
+			// Who sent it is not in doubt, so 401 would send its operators after the secret.
+			status = http.StatusUnprocessableEntity
+		}
 	}
 	s.metrics.rejected.WithLabelValues(name, reason).Inc()
 	s.log.Info().Str("source", name).Str("reason", reason).Msg("request rejected")

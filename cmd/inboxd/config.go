@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
 )
 
@@ -44,6 +45,19 @@ type gatewayFlags struct {
 	EgressDeny    []string      `placeholder:"CIDR" help:"Networks that handlers must not be in, besides link-local and cloud metadata."`
 
 	LogLevel string `default:"info" enum:"debug,info,warn,error" help:"debug, info, warn or error."`
+}
+
+// defaultGatewayFlags returns the settings of a gateway that was given none: those of the struct's tags.
+func defaultGatewayFlags() gatewayFlags {
+	var flags gatewayFlags
+	parser, err := kong.New(&flags)
+	if err == nil {
+		_, err = parser.Parse(nil)
+	}
+	if err != nil {
+		panic(err) // the tags above are wrong
+	}
+	return flags
 }
 
 // check returns every mistake in the settings, with what would be right.

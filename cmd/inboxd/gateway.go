@@ -52,9 +52,18 @@ type gateway struct {
 	health    *health
 }
 
+// gatewayConfig is what a gateway is made of.
+type gatewayConfig struct {
+	DatabaseURL string
+	Settings    gatewayFlags
+	Log         zerolog.Logger
+	Store       ingest.Store // nil means the database; a benchmark leaves it out
+}
+
 // newGateway opens the listeners and makes the parts. It doesn't wait for the database: while that is away
 // the gateway runs, answers 503 and says that it is not ready.
-func newGateway(ctx context.Context, databaseURL string, settings gatewayFlags, log zerolog.Logger) (_ *gateway, err error) {
+func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) {
+	settings, log := cfg.Settings, cfg.Log
 	if err := settings.check(); err != nil {
 		return nil, err
 	}
@@ -74,10 +83,10 @@ func newGateway(ctx context.Context, databaseURL string, settings gatewayFlags, 
 	if g.catalog, err = providers.Embedded(); err != nil {
 		return nil, err
 	}
-	if g.db, err = postgres.Open(ctx, databaseURL, settings.Connections); err != nil {
+	if g.db, err = postgres.Open(ctx, cfg.DatabaseURL, settings.Connections); err != nil {
 		return nil, err
 	}
-	if g.adminDB, err = postgres.Open(ctx, databaseURL, adminConnections); err != nil {
+	if g.adminDB, err = postgres.Open(ctx, cfg.DatabaseURL, adminConnections); err != nil {
 		return nil, err
 	}
 	g.snapshots = g.db.Snapshots()
@@ -105,8 +114,12 @@ func newGateway(ctx context.Context, databaseURL string, settings gatewayFlags, 
 		})
 	}
 	if g.has("ingest") {
+		store := cfg.Store
+		if store == nil {
+			store = g.db
+		}
 		g.ingest = ingest.New(ingest.Config{
-			Store: g.db, Snapshots: g.snapshots, Configure: g.catalog.Configure, Committed: g.committed,
+			Store: store, Snapshots: g.snapshots, Configure: g.catalog.Configure, Committed: g.committed,
 			Registerer: g.registry, Logger: log,
 			BodyLimit: settings.BodyLimit, IntakeBytes: settings.IntakeBytes, IntakeCount: settings.IntakeCount,
 			Flushers: settings.Flushers, BatchRows: settings.BatchRows, CommitTimeout: settings.CommitTimeout,

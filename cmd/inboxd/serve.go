@@ -26,7 +26,7 @@ func (cmd *serveCommand) Run(ctx context.Context, c *console) error {
 			return err
 		}
 	}
-	g, err := newGateway(ctx, cmd.DatabaseURL, cmd.gatewayFlags, log)
+	g, err := newGateway(ctx, gatewayConfig{DatabaseURL: cmd.DatabaseURL, Settings: cmd.gatewayFlags, Log: log})
 	if err != nil {
 		return err
 	}
