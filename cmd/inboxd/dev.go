@@ -85,20 +85,17 @@ func (cmd *devCommand) Run(ctx context.Context, c *console) (err error) {
 	group, running := errgroup.WithContext(running)
 	group.Go(func() error { return g.run(running) })
 	group.Go(func() error {
-		if cmd.Once {
-			defer end()
-		}
 		err := d.demonstrate(running, g)
-		if err != nil && cmd.Once {
+		if cmd.Once {
+			end()
 			return err
 		}
-		if err != nil && running.Err() == nil {
-			d.say("the demonstration failed: " + err.Error())
-		}
-		if !cmd.Once && running.Err() == nil {
+		if running.Err() == nil {
+			if err != nil {
+				d.say("the demonstration failed: " + err.Error())
+			}
 			d.invite(databaseURL)
 		}
-		<-running.Done()
 		return nil
 	})
 	return group.Wait()
@@ -261,14 +258,14 @@ func (d *dev) register(ctx context.Context, echoURL string) error {
 
 func (d *dev) awaitDone(ctx context.Context, message string) error {
 	for {
-		var m struct{ Status string }
+		var m struct{ Message struct{ Status string } }
 		_, err := d.operators.call(ctx, http.MethodGet, "/messages/"+message, nil, &m)
-		if err == nil && m.Status == "DONE" {
+		if err == nil && m.Message.Status == "DONE" {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("message %s is %s, not DONE: %w", message, m.Status, errors.Join(err, ctx.Err()))
+			return fmt.Errorf("message %s is %s, not DONE: %w", message, m.Message.Status, errors.Join(err, ctx.Err()))
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

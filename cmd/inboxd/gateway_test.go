@@ -566,16 +566,16 @@ func TestUnroutedIsSeenAndReplayed(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := header.Get("Inbox-Message")
-	var m struct{ Status string }
-	if i.call(t, http.MethodGet, "/messages/"+id, nil, &m); m.Status != "UNROUTED" {
-		t.Errorf("status %s, want UNROUTED", m.Status)
+	var m struct{ Message struct{ Status string } }
+	if i.call(t, http.MethodGet, "/messages/"+id, nil, &m); m.Message.Status != "UNROUTED" {
+		t.Errorf("status %s, want UNROUTED", m.Message.Status)
 	}
 	handler := newDownstream(t, nil)
 	registerHandler(t, i, "books", handler.URL, nil)
 	i.call(t, http.MethodPost, "/messages/"+id+"/replay", map[string]any{}, nil)
 	eventually(t, 10*time.Second, "it is DONE", func() bool {
 		i.call(t, http.MethodGet, "/messages/"+id, nil, &m)
-		return m.Status == "DONE"
+		return m.Message.Status == "DONE"
 	})
 	w.checkClean(t)
 }
