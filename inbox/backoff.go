@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -28,8 +29,8 @@ func (b Backoff) Delay(retryCount int) time.Duration {
 // back together.
 func (b Backoff) Jittered(retryCount int) time.Duration {
 	delay := b.Delay(retryCount)
-	if tenth := int64(delay / 10); tenth > 0 {
-		delay += time.Duration(rand.Int64N(tenth))
+	if most := min(delay/10, math.MaxInt64-delay); most > 0 {
+		delay += rand.N(most)
 	}
 	return delay
 }

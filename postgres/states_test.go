@@ -51,19 +51,19 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-func (f *fixture) addHandler(t *testing.T, name string) int64 {
+func (f *fixture) addHandler(t testing.TB, name string) int64 {
 	t.Helper()
 	return f.value(t, `
 INSERT INTO handler (name, url, sources, message_types, secrets, concurrency, timeout, max_retry_count, backoff_base, backoff_cap)
 VALUES ('`+name+`', 'http://127.0.0.1:1', '{*}', '{*}', '{whsec_c2VjcmV0}', 10, '5 s', 2, '1 s', '1 h') RETURNING id`)
 }
 
-func (f *fixture) readVersion(t *testing.T) {
+func (f *fixture) readVersion(t testing.TB) {
 	t.Helper()
 	f.version = f.value(t, `SELECT version FROM snapshot_version`)
 }
 
-func (f *fixture) value(t *testing.T, sql string) int64 {
+func (f *fixture) value(t testing.TB, sql string) int64 {
 	t.Helper()
 	var n int64
 	if err := f.pool.QueryRow(t.Context(), sql).Scan(&n); err != nil {
@@ -598,4 +598,52 @@ func TestLeadChangesHands(t *testing.T) {
 	if b, a := lead("b"), lead("a"); b != 2 || a != 0 {
 		t.Errorf("terms %d, %d, want 2 for the new leader and 0 for the old", b, a)
 	}
+}
+
+// TestWholeSchedule takes a thousand deliveries through every retry [E6]. The clock is the database's; the test
+// turns it by moving what is due.
+func TestWholeSchedule(t *testing.T) {
+	t.Parallel()
+	const (
+		rows       = 1000
+		maxRetries = 5
+	)
+	f := newFixture(t)
+	var messages []inbox.Message
+	for i := range rows {
+		m := f.message(fmt.Sprint("m", i))
+		m.Routes[0].MaxRetryCount = maxRetries
+		messages = append(messages, m)
+	}
+	f.insert(t, messages...)
+	backoff := inbox.Backoff{Base: time.Second, Cap: 10 * time.Second}
+	for attempt := range maxRetries + 1 {
+		claims := f.claim(t, rows+1)
+		if len(claims) != rows {
+			t.Fatalf("attempt %d: claimed %d, want %d", attempt+1, len(claims), rows)
+		}
+		results := make([]inbox.Result, len(claims))
+		for i, c := range claims {
+			if c.RetryCount != attempt {
+				t.Fatalf("attempt %d: %s has used %d retries", attempt+1, c.DeliveryID, c.RetryCount)
+			}
+			results[i] = failed(c)
+			results[i].Delay = backoff.Jittered(c.RetryCount)
+		}
+		f.record(t, results...)
+		if n := f.value(t, `SELECT count(*) FROM delivery WHERE next_retry_time <= now()`); n != 0 {
+			t.Errorf("attempt %d: %d deliveries are due in the past", attempt+1, n)
+		}
+		if early := f.claim(t, rows); len(early) != 0 {
+			t.Fatalf("attempt %d: %d were claimed before they were due", attempt+1, len(early))
+		}
+		f.exec(t, `UPDATE delivery SET next_retry_time = now() WHERE status = 'FAILED'`)
+	}
+	if n := f.value(t, `SELECT count(*) FROM delivery WHERE status = 'MANUAL_REQUIRED' AND retry_count = 5`); n != rows {
+		t.Errorf("%d parked with all retries used, want %d", n, rows)
+	}
+	if n := f.value(t, `SELECT count(*) FROM attempt`); n != rows*(maxRetries+1) {
+		t.Errorf("%d attempts, want the planned %d", n, rows*(maxRetries+1))
+	}
+	f.checkClean(t)
 }

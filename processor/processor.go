@@ -6,7 +6,6 @@ package processor
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -191,16 +190,15 @@ func (p *Processor) claim(ctx, work context.Context, attempts *sync.WaitGroup) (
 	if len(wants) == 0 {
 		return false, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, claimTimeout)
+	// A stop doesn't cut the statement short: what it may have committed would be held until the leases end.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	var token inbox.Token
 	_, _ = rand.Read(token[:]) // never fails, says its documentation
 	token[6], token[8] = token[6]&0x0f|0x40, token[8]&0x3f|0x80
 	claims, now, err := p.store.Claim(ctx, p.owner, token, wants)
 	if err != nil {
-		if ctx.Err() == nil || !errors.Is(err, context.Canceled) {
-			p.log.Warn().Err(err).Msg("claiming")
-		}
+		p.log.Warn().Err(err).Msg("claiming")
 		return false, false
 	}
 	p.metrics.claimLatency.Observe(time.Since(started).Seconds())
