@@ -17,9 +17,9 @@ import (
 // an index serves and drops those that the other filters don't want. What one page may look at is bounded
 // as well, so a filter that matches next to nothing gives short pages instead of a scan of everything.
 const (
-	messageStep = 500    // candidates of a step that comes from inbox_message
-	liveStep    = 5_000  // rows of a step through delivery: narrow ones, in the order of its primary key
-	maxWalked   = 20_000 // candidates that one page may look at
+	messageStep = 500   // messages of a step
+	liveStep    = 5_000 // rows of a step through delivery: narrow ones, in the order of its primary key
+	maxWalked   = 5_000 // messages that one page may look into; ten rows of delivery count as one
 )
 
 // clockSkew is how far the order of numbers and the order of times may differ. A message's time is that of
@@ -313,6 +313,11 @@ func (db *DB) stepLive(ctx context.Context, w walkArgs) (messages []*inbox.Messa
 		rest = candidates[len(candidates)-1].id
 	}
 	candidates = slices.DeleteFunc(candidates, func(f found) bool { return !f.wanted })
+	if len(candidates) > messageStep {
+		candidates = candidates[:messageStep]
+		rest = candidates[messageStep-1].id
+	}
+	looked = max(looked/10, len(candidates))
 	if len(candidates) == 0 {
 		return nil, rest, looked, nil
 	}
