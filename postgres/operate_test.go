@@ -459,8 +459,11 @@ func TestListsAgreeWithTheView(t *testing.T) {
 		}
 		filters = append(filters,
 			filter{string(status), inbox.Filter{Status: status}, where, messageWhere},
-			filter{string(status) + " at a handler", inbox.Filter{Status: status, HandlerID: f.handler, MessageType: "paid"},
-				where + fmt.Sprintf(" AND m.message_type = 'paid' AND s.handler_id = %d", f.handler), ""},
+			filter{
+				string(status) + " at a handler",
+				inbox.Filter{Status: status, HandlerID: f.handler, MessageType: "paid"},
+				where + fmt.Sprintf(" AND m.message_type = 'paid' AND s.handler_id = %d", f.handler), "",
+			},
 			filter{string(status) + " and biz key", inbox.Filter{Status: status, BizKey: "order 1"}, where + " AND m.biz_key = 'order 1'", messageWhere + " AND m.biz_key = 'order 1'"},
 		)
 	}

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -12,7 +13,10 @@ import (
 	"github.com/inboxd/inboxd/inbox"
 )
 
-// Each of the statements below repeats the claim: a row whose token has changed is left alone.
+// Each of the statements below repeats the claim: a row whose token has changed is left alone. They don't say
+// status = 'PROCESSING', which a CHECK ties to the token: it would let the planner walk through the index of
+// leases, with an entry of every delivery since the last VACUUM, instead of looking up the primary key. A
+// drain of 50,000 was ten times slower for it.
 const (
 	// recordDone finishes deliveries: the row goes, its outcome comes, as one statement.
 	recordDone = `
@@ -21,7 +25,7 @@ WITH result AS (
                          @durations::interval[]) AS r (id, handler_id, token, response_status, duration)
 ), finished AS (
     DELETE FROM delivery AS d USING result AS r
-    WHERE (d.id, d.handler_id) = (r.id, r.handler_id) AND d.claim_token = r.token AND d.status = 'PROCESSING'
+    WHERE (d.id, d.handler_id) = (r.id, r.handler_id) AND d.claim_token = r.token
     RETURNING d.*, r.response_status, r.duration
 ), ledger AS (
     INSERT INTO outcome (id, handler_id, source_id, received_at, finished_at, claimed_at, claim_seq, claim_token,
@@ -47,7 +51,7 @@ WITH result AS (
                                ELSE now() + r.delay END,
         last_error = r.error, claim_token = NULL, claimed_at = NULL, lease_until = NULL, owner = NULL
     FROM result AS r
-    WHERE (d.id, d.handler_id) = (r.id, r.handler_id) AND d.claim_token = r.token AND d.status = 'PROCESSING'
+    WHERE (d.id, d.handler_id) = (r.id, r.handler_id) AND d.claim_token = r.token
     RETURNING d.id, d.handler_id, d.source_id, d.claim_seq, d.replay_no, d.status
 ), ledger AS (
     INSERT INTO attempt (id, handler_id, source_id, finished_at, claim_seq, claim_token, replay_no, retry_count,
@@ -66,7 +70,7 @@ UPDATE delivery AS d
 SET status = CASE WHEN d.retry_count = 0 THEN 'PENDING' ELSE 'FAILED' END, next_retry_time = now(),
     claim_token = NULL, claimed_at = NULL, lease_until = NULL, owner = NULL
 FROM unnest(@ids::bigint[], @handlers::bigint[], @tokens::uuid[]) AS r (id, handler_id, token)
-WHERE (d.id, d.handler_id) = (r.id, r.handler_id) AND d.claim_token = r.token AND d.status = 'PROCESSING'
+WHERE (d.id, d.handler_id) = (r.id, r.handler_id) AND d.claim_token = r.token
 RETURNING d.id, d.handler_id, d.status`
 
 	// recordLost looks at results that moved no row. One whose token is in the ledger was recorded before, by
@@ -165,9 +169,7 @@ func record(ctx context.Context, conn execer, owner string, results []inbox.Resu
 		if err != nil {
 			return nil, err
 		}
-		for id, status := range moved {
-			at[id] = status
-		}
+		maps.Copy(at, moved)
 	}
 	return at, nil
 }

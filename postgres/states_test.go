@@ -231,8 +231,10 @@ func TestTransitions(t *testing.T) {
 		do   func(t *testing.T, f *fixture, c inbox.Claim)
 		want row
 	}{
-		{"6 PENDING is claimed", func(*testing.T, *fixture, inbox.Claim) {},
-			row{status: "PROCESSING", due: "now"}},
+		{
+			"6 PENDING is claimed", func(*testing.T, *fixture, inbox.Claim) {},
+			row{status: "PROCESSING", due: "now"},
+		},
 		{"6 FAILED is claimed when it is due", func(t *testing.T, f *fixture, c inbox.Claim) {
 			f.record(t, failed(c))
 			if again := f.claim(t, 1); len(again) != 0 {

@@ -254,7 +254,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 // drain reads an answer's body, so that its connection can be used again: up to keep bytes, which it returns,
 // and some more. It gives up when the exchange's time is over, and closes the body.
 func drain(resp *http.Response, keep int) []byte {
-	defer resp.Body.Close() //nolint:errcheck // the answer has been judged by then
+	defer resp.Body.Close()
 	if resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
 		// After 101 the body is the connection itself, and reading it heeds no context.
 		return nil

@@ -531,7 +531,7 @@ func serveRaw(t *testing.T, answer func(net.Conn, *http.Request)) (url string, a
 			}
 			accepted.Add(1)
 			serving.Go(func() {
-				defer conn.Close() //nolint:errcheck // the test is about the other end
+				defer conn.Close()
 				br := bufio.NewReader(conn)
 				for {
 					req, err := http.ReadRequest(br)
@@ -790,7 +790,7 @@ func TestForwardTLS(t *testing.T) {
 	plain := httptest.NewServer(http.NotFoundHandler())
 	defer plain.Close()
 	hangUp, _ := net.Listen("tcp4", "127.0.0.1:0")
-	defer hangUp.Close() //nolint:errcheck // closed once
+	defer hangUp.Close()
 	go func() {
 		if conn, err := hangUp.Accept(); err == nil {
 			_, _ = conn.Read(make([]byte, 1))
@@ -829,7 +829,7 @@ func inMemory(t *testing.T, answer func(net.Conn, *http.Request)) *Forwarder {
 	return newForwarder(t, ForwarderConfig{Dial: func(context.Context, string, string) (net.Conn, error) {
 		client, server := net.Pipe()
 		serving.Go(func() {
-			defer server.Close() //nolint:errcheck // a pipe
+			defer server.Close()
 			br := bufio.NewReader(server)
 			for {
 				req, err := http.ReadRequest(br)
@@ -860,8 +860,10 @@ func TestForwardTime(t *testing.T) {
 		duration time.Duration
 		delay    time.Duration
 	}{
-		{"never", func(conn net.Conn, _ *http.Request) { hang(conn) },
-			inbox.VerdictRetry, inbox.ClassTimeout, 0, "", 30 * time.Second, 8},
+		{
+			"never", func(conn net.Conn, _ *http.Request) { hang(conn) },
+			inbox.VerdictRetry, inbox.ClassTimeout, 0, "", 30 * time.Second, 8,
+		},
 		{"slow, in time", func(conn net.Conn, _ *http.Request) {
 			time.Sleep(29 * time.Second)
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -1074,7 +1076,7 @@ func FuzzHeader(f *testing.F) {
 		req.Header = header
 		_, err := (&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 			return nil, io.ErrNoProgress
-		}}).RoundTrip(req)
+		}}).RoundTrip(req) //nolint:bodyclose // there is no answer
 		if !errors.Is(err, io.ErrNoProgress) {
 			t.Errorf("the transport refuses it: %v", err)
 		}
@@ -1107,7 +1109,7 @@ func sink(b *testing.B) string {
 }
 
 func serveSink(conn net.Conn) {
-	defer conn.Close() //nolint:errcheck // a benchmark
+	defer conn.Close()
 	buf, n := make([]byte, 64<<10), 0
 	length := []byte("\r\nContent-Length: ")
 	for {

@@ -189,7 +189,9 @@ func (s *scanner) peek() byte {
 
 // value passes one value, and keeps what w wants of it.
 func (s *scanner) value(w *want) bool {
-	start, kind, ok := s.pos, valueMissing, false
+	start := s.pos
+	var kind valueKind
+	var ok bool
 	switch c := s.peek(); c {
 	case '{':
 		kind, ok = valueObject, s.nested((*scanner).object, w)

@@ -250,7 +250,7 @@ func TestClosedParent(t *testing.T) {
 	if err != nil {
 		t.Fatalf("Ensure = %v", err)
 	}
-	defer stop(context.Background())
+	defer func() { _ = stop(context.Background()) }()
 	mustQuery(t, url, "SELECT 1")
 	if text := strings.Join(said, "\n"); !strings.Contains(text, home) || !strings.Contains(text, rootData) {
 		t.Errorf("Log was told %q, want it to name %s and %s", text, home, rootData)

@@ -216,7 +216,7 @@ func TestSeveralAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close() //nolint:errcheck // nothing was written
+	defer conn.Close()
 	if got := conn.RemoteAddr().String(); got != ln.Addr().String() {
 		t.Errorf("connected to %s, want %s", got, ln.Addr())
 	}
@@ -261,7 +261,7 @@ func fakeDNS(answer func() []netip.Addr) *net.Resolver {
 		Dial: func(context.Context, string, string) (net.Conn, error) {
 			client, server := net.Pipe()
 			go func() {
-				defer server.Close() //nolint:errcheck // a pipe
+				defer server.Close()
 				for serveDNS(server, answer()) == nil {
 				}
 			}()
