@@ -403,7 +403,7 @@ type ParkedAction struct {
 	// ClaimSeq As the delivery was shown.
 	ClaimSeq int64 `json:"claim_seq" validate:"required"`
 
-	// Reason With discard and done: kept as the outcome's last_error.
+	// Reason Goes into the log; with discard and done also into the outcome's last_error.
 	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
 }
 
@@ -425,6 +425,7 @@ type ProblemType string
 
 // Reason defines model for Reason.
 type Reason struct {
+	// Reason Goes into the log.
 	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
 }
 
@@ -432,7 +433,9 @@ type Reason struct {
 type Replay struct {
 	// Handlers Names; left out for all.
 	Handlers []string `json:"handlers,omitempty" validate:"omitnil,min=1,max=100,dive,required"`
-	Reason   *string  `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// Reason Goes into the log.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
 }
 
 // Replayed defines model for Replayed.

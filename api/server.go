@@ -120,15 +120,37 @@ func New(c Config) http.Handler {
 	return r
 }
 
-// logChange logs who did what.
+// logChange logs who did what, and why.
 func (s *server) logChange(next StrictHandlerFunc, operation string) StrictHandlerFunc {
 	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error) {
 		response, err := next(ctx, w, r, request)
 		if err == nil && r.Method != http.MethodGet {
-			s.log.Info().Str("operation", operation).Str("path", r.URL.Path).Str("token", tokenName(ctx)).Msg("an operator acted")
+			s.log.Info().Str("operation", operation).Str("path", r.URL.Path).Str("token", tokenName(ctx)).
+				Str("reason", reason(request)).Msg("an operator acted")
 		}
 		return response, err
 	}
+}
+
+func reason(request any) string {
+	var given *string
+	switch r := request.(type) {
+	case RetryDeliveryRequestObject:
+		given = r.Body.Reason
+	case DiscardDeliveryRequestObject:
+		given = r.Body.Reason
+	case FinishDeliveryRequestObject:
+		given = r.Body.Reason
+	case RetryParkedRequestObject:
+		if r.Body != nil {
+			given = r.Body.Reason
+		}
+	case ReplayMessageRequestObject:
+		if r.Body != nil {
+			given = r.Body.Reason
+		}
+	}
+	return or(given, "")
 }
 
 // reloadTimeout bounds Changed: the change is stored, and the other instances poll for it anyway.

@@ -589,7 +589,9 @@ func TestListsWalkInSteps(t *testing.T) {
 		var batch []inbox.Message
 		for i := from; i < from+1000; i++ {
 			m := f.message(fmt.Sprintf("m%d", i))
-			m.Routes = append(m.Routes, inbox.Route{HandlerID: other, MaxRetryCount: 2})
+			if i < total-1 { // the newest has one delivery, so a step of rows ends among those of a message
+				m.Routes = append(m.Routes, inbox.Route{HandlerID: other, MaxRetryCount: 2})
+			}
 			if i%2999 == 0 {
 				m.MessageType = "rare"
 			}
@@ -597,7 +599,8 @@ func TestListsWalkInSteps(t *testing.T) {
 		}
 		f.insert(t, batch...)
 	}
-	f.exec(t, `UPDATE delivery SET status = 'FAILED', retry_count = 1 WHERE id % 3001 = 1 AND handler_id = $1`, f.handler)
+	f.exec(t, `UPDATE delivery SET status = 'FAILED', retry_count = 1 WHERE handler_id = $1
+AND (id % 3001 = 1 OR id IN (SELECT id FROM inbox_message ORDER BY id DESC OFFSET 2490 LIMIT 20))`, f.handler)
 	f.exec(t, `UPDATE delivery SET status = 'MANUAL_REQUIRED', next_retry_time = 'infinity' WHERE id % 7 = 3 AND handler_id = $1`, other)
 	for _, test := range []struct {
 		name   string
