@@ -92,9 +92,9 @@ CREATE TABLE inbox_message (
     ordering_key text        CHECK (octet_length(ordering_key) BETWEEN 1 AND 512),
     content_type text        NOT NULL,
     headers      bytea       NOT NULL, -- lines "Name: value", CR LF; bytes, since a header need not be UTF-8
-    body         bytea       NOT NULL  -- as it came
+    body         bytea       NOT NULL, -- as it came
+    PRIMARY KEY (id, received_at)
 ) PARTITION BY RANGE (received_at);
-CREATE INDEX inbox_message_id_idx ON inbox_message (id);
 CREATE INDEX inbox_message_source ON inbox_message (source_id, id);
 CREATE INDEX inbox_message_biz_key ON inbox_message (biz_key, id) WHERE biz_key IS NOT NULL;
 CREATE INDEX inbox_message_ordering_key ON inbox_message (ordering_key, id) WHERE ordering_key IS NOT NULL;

@@ -85,28 +85,25 @@ func (db *DB) Claim(ctx context.Context, owner string, token inbox.Token, wants 
 	return claims, now, nil
 }
 
-// readMessages reads by number within a range of receipt times: the range lets PostgreSQL leave out the
-// partitions of other days.
+// readMessages looks each message up by its primary key. The receipt time leads to its partition; LATERAL with
+// LIMIT keeps the planner from scanning a partition whose statistics are still missing.
 const readMessages = `
-SELECT id, received_at, source_id, message_id, message_type, event_time, biz_key, ordering_key, content_type,
-       headers, body
-FROM inbox_message
-WHERE id = ANY (@ids) AND received_at BETWEEN @first AND @last`
+SELECT m.*
+FROM unnest(@ids::bigint[], @received::timestamptz[]) AS wanted (id, received_at)
+CROSS JOIN LATERAL (
+    SELECT id, received_at, source_id, message_id, message_type, event_time, biz_key, ordering_key, content_type,
+           headers, body
+    FROM inbox_message
+    WHERE id = wanted.id AND received_at = wanted.received_at LIMIT 1
+) AS m`
 
 // Messages reads the messages of claims, by number. One that is missing is left out.
 func (db *DB) Messages(ctx context.Context, claims []inbox.Claim) (map[int64]*inbox.Message, error) {
-	ids := make([]int64, len(claims))
-	var first, last time.Time
+	ids, received := make([]int64, len(claims)), make([]time.Time, len(claims))
 	for i, c := range claims {
-		ids[i] = c.Message
-		if i == 0 || c.ReceivedAt.Before(first) {
-			first = c.ReceivedAt
-		}
-		if i == 0 || c.ReceivedAt.After(last) {
-			last = c.ReceivedAt
-		}
+		ids[i], received[i] = c.Message, c.ReceivedAt
 	}
-	rows, _ := db.pool.Query(ctx, readMessages, planned, pgx.StrictNamedArgs{"ids": ids, "first": first, "last": last})
+	rows, _ := db.pool.Query(ctx, readMessages, planned, pgx.StrictNamedArgs{"ids": ids, "received": received})
 	found, err := pgx.CollectRows(rows, scanMessage)
 	if err != nil {
 		return nil, fmt.Errorf("read messages: %w", mapError(err))

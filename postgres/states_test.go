@@ -537,6 +537,7 @@ func TestClaimsSideBySide(t *testing.T) {
 			pages <- page{claims, err}
 		}()
 	}
+	var all []inbox.Claim
 	seen := make(map[inbox.DeliveryID]bool)
 	for range cap(pages) {
 		p := <-pages
@@ -548,15 +549,17 @@ func TestClaimsSideBySide(t *testing.T) {
 				t.Errorf("%s was claimed twice", c.DeliveryID)
 			}
 			seen[c.DeliveryID] = true
+			all = append(all, c)
 		}
 	}
 	for _, c := range f.claim(t, 200) {
 		seen[c.DeliveryID] = true
+		all = append(all, c)
 	}
 	if len(seen) != 200 {
 		t.Errorf("claimed %d, want all 200", len(seen))
 	}
-	found, err := f.Messages(t.Context(), f.claimsOf(seen))
+	found, err := f.Messages(t.Context(), all)
 	if err != nil || len(found) != 200 {
 		t.Fatalf("Messages = %d, %v, want 200", len(found), err)
 	}
@@ -566,15 +569,6 @@ func TestClaimsSideBySide(t *testing.T) {
 		}
 	}
 	f.checkClean(t)
-}
-
-func (f *fixture) claimsOf(ids map[inbox.DeliveryID]bool) []inbox.Claim {
-	now := time.Now()
-	var claims []inbox.Claim
-	for id := range ids {
-		claims = append(claims, inbox.Claim{DeliveryID: id, ReceivedAt: now.Add(-time.Hour)}, inbox.Claim{DeliveryID: id, ReceivedAt: now.Add(time.Hour)})
-	}
-	return claims
 }
 
 func TestLeadChangesHands(t *testing.T) {

@@ -25,6 +25,8 @@ type benchDeliver struct {
 	Concurrency int  `default:"64" help:"The handler's concurrency."`
 	Rounds      int  `default:"5" help:"Rounds; the medians count."`
 	JSON        bool `help:"Print one JSON object."`
+
+	CPUProfile string `placeholder:"FILE" help:"Write a CPU profile of the last gateway."`
 }
 
 type deliverRun struct {
@@ -96,7 +98,7 @@ func (cmd *benchDeliver) runOnce(ctx context.Context, conn *pgx.Conn, databaseUR
 		return deliverRun{}, err
 	}
 	before := serverCPU(ctx, conn)
-	gateway, err := startChild(ctx, "bench", "gateway", "--database-url="+databaseURL, "--roles=processor")
+	gateway, err := startChild(ctx, "bench", "gateway", "--database-url="+databaseURL, "--roles=processor", "--cpu-profile="+cmd.CPUProfile)
 	if err != nil {
 		return deliverRun{}, err
 	}

@@ -11,6 +11,8 @@ import (
 	"math"
 	"net"
 	"net/url"
+	"os"
+	"runtime/pprof"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,6 +36,8 @@ type benchIngest struct {
 	Flushers    int  `default:"2" help:"Commits under way at once in the group commit."`
 	Compare     bool `help:"Run, interleaved: group commit, a transaction for each request over pools of 10 and 64, and no database at all."`
 	JSON        bool `help:"Print one JSON object."`
+
+	CPUProfile string `placeholder:"FILE" help:"Write a CPU profile of the last group-commit gateway."`
 }
 
 // ingestRun is what one kind of run came to: medians over the rounds.
@@ -87,7 +91,7 @@ func (cmd *benchIngest) Run(ctx context.Context, c *console) error {
 			}
 			flags := kind.flags
 			if kind.name == "group" {
-				flags = []string{"--flushers=" + strconv.Itoa(cmd.Flushers)}
+				flags = []string{"--flushers=" + strconv.Itoa(cmd.Flushers), "--cpu-profile=" + cmd.CPUProfile}
 			}
 			run, err := cmd.runOnce(ctx, conn, databaseURL, flags)
 			if err != nil {
@@ -192,6 +196,8 @@ type benchGateway struct {
 	Flushers  int      `default:"2"`
 	BatchRows int      `default:"256"`
 	Null      bool
+
+	CPUProfile string
 }
 
 // nullStore commits nothing and says that it did.
@@ -224,6 +230,17 @@ func (cmd *benchGateway) Run(ctx context.Context, c *console) error {
 		address = g.public.Addr()
 	}
 	fmt.Fprintln(c.out, address)
+	if cmd.CPUProfile != "" {
+		file, err := os.Create(cmd.CPUProfile)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	return g.run(ctx)
 }
 
