@@ -125,14 +125,16 @@ func TestMigrateInterrupted(t *testing.T) {
 }
 
 // waiter returns the session of this database that waits for an advisory lock. Nobody reports that it
-// does, so it is looked for until the test's time is up.
+// does, so it is looked for.
 func waiter(t *testing.T, conn *pgx.Conn) int32 {
 	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		var pid int32
-		err := conn.QueryRow(t.Context(), `
+		err := conn.QueryRow(ctx, `
 SELECT l.pid FROM pg_locks AS l JOIN pg_database AS d ON d.oid = l.database
 WHERE l.locktype = 'advisory' AND NOT l.granted AND d.datname = current_database()`).Scan(&pid)
 		if err == nil {

@@ -560,7 +560,7 @@ func lastLines(text string, n int) string {
 
 func (c *Cluster) unlock() {
 	if c.lock != nil {
-		_ = c.lock.Close() // which releases the lock
+		unlockDir(c.lock)
 		c.lock = nil
 	}
 }

@@ -323,6 +323,8 @@ func TestInterruptedInitdb(t *testing.T) {
 	dir := testDir(t)
 	p := startParent(t, dir, false)
 	// Kill it as soon as initdb has made something: nobody reports that, so look.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -331,8 +333,8 @@ func TestInterruptedInitdb(t *testing.T) {
 		}
 		select {
 		case <-tick.C:
-		case <-t.Context().Done():
-			t.Fatal("initdb never began")
+		case <-ctx.Done():
+			t.Fatal("initdb never made anything in a folder of its own")
 		}
 	}
 	p.kill()
@@ -533,8 +535,11 @@ func TestStartErrors(t *testing.T) {
 		want string
 	}{
 		{"no folder", Options{}, "no folder"},
-		{"a setting that doesn't exist", Options{Dir: testDir(t), Settings: map[string]string{"fsync": "off", "no_such": "1"}},
-			`unrecognized configuration parameter "no_such"`},
+		{
+			"a setting that doesn't exist",
+			Options{Dir: testDir(t), Settings: map[string]string{"fsync": "off", "no_such": "1"}},
+			`unrecognized configuration parameter "no_such"`,
+		},
 		{"a folder with other things in it", Options{Dir: foreign}, "neither empty nor"},
 		{"data of another version", Options{Dir: older}, "holds data of PostgreSQL 9"},
 	} {

@@ -78,6 +78,13 @@ func lockDirAs(dir string, how int) (*os.File, error) {
 	return f, nil
 }
 
+// unlockDir gives up the lock. Not by closing alone: a child that is just being forked has the file too,
+// until it runs its program.
+func unlockDir(f *os.File) {
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+	_ = f.Close()
+}
+
 // initialise makes the data on first use. It is made next to its place and renamed when it is complete, so
 // that one that was interrupted is never taken for whole.
 func (c *Cluster) initialise(ctx context.Context, from string) error {
@@ -146,7 +153,7 @@ func (c *Cluster) copyData(ctx context.Context, from, fresh string) error {
 	if err != nil {
 		return fmt.Errorf("copy a database cluster: %w", err)
 	}
-	defer lock.Close()
+	defer unlockDir(lock)
 	if _, err := os.Stat(filepath.Join(from, dataName, "postmaster.pid")); err == nil {
 		return fmt.Errorf("copy the database cluster in %s: it runs or wasn't stopped", from)
 	}

@@ -321,7 +321,7 @@ func Remove(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer unlockDir(lock)
 	if err := stopLeftover(ctx, dir, func(string) {}); err != nil {
 		return err
 	}

@@ -82,27 +82,51 @@ func (f folder) lock(name string) (unlock func(), err error) {
 	if err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", name, errors.Join(err, file.Close()))
 	}
-	return func() { _ = file.Close() }, nil
+	return func() {
+		// Not by closing alone: a child that is just being forked has the file too, until it runs its program.
+		_ = syscall.Flock(int(file.Fd()), syscall.LOCK_UN)
+		_ = file.Close()
+	}, nil
 }
 
 // supervisor waits for the end of process $1, ends the servers in folder $2 and removes it. It is a shell's
-// work, since no test process lives to the end of the run. SIGQUIT is PostgreSQL's immediate shutdown; a
-// server removes its postmaster.pid as the last thing. A number in it that was left by a killed server may
-// be another program's by now, so the command line has to name the folder.
+// work, since no test process lives to the end of the run.
+//
+// A number in a postmaster.pid may be another program's by now, so its command line has to name the
+// folder; a zombie has none. SIGQUIT is PostgreSQL's immediate shutdown. A test may have left its server
+// paused, with its children, for whose end it would wait.
 const supervisor = `
+folder=$2 servers=
+ours() { # process
+	if [ -d /proc/self ]; then args=$(tr '\0' ' ' <"/proc/$1/cmdline"); else args=$(ps -ww -o args= -p "$1"); fi 2>/dev/null
+	case $args in *"$folder/"*) return 0 ;; esac
+	return 1
+}
+resume() { # process
+	kill -CONT "$1"
+	ps -A -o pid= -o ppid= | while read -r child parent; do
+		[ "$parent" = "$1" ] && kill -CONT "$child"
+	done
+}
 while kill -0 "$1" 2>/dev/null; do sleep 0.2 || exit; done
-for f in "$2"/*/data/postmaster.pid; do
-	[ -f "$f" ] || continue
-	pid=$(head -n 1 "$f")
-	if [ -r "/proc/$pid/cmdline" ]; then args=$(tr '\0' ' ' <"/proc/$pid/cmdline"); else args=$(ps -ww -o args= -p "$pid"); fi
-	case $args in
-	*"${f%/postmaster.pid}"*) kill -CONT "$pid"; kill -QUIT "$pid" ;;
-	*) rm -f "$f" ;;
-	esac
+for file in "$folder"/*/data/postmaster.pid; do
+	[ -f "$file" ] || continue
+	pid=$(head -n 1 "$file")
+	if ours "$pid"; then
+		kill -QUIT "$pid"
+		resume "$pid"
+		servers="$servers $pid"
+	fi
+done 2>/dev/null
+for pid in $servers; do
+	n=0
+	while ours "$pid"; do
+		sleep 0.1
+		n=$((n + 1))
+		[ $n -lt 100 ] || kill -KILL "$pid"
+	done
 done
-n=0
-while ls "$2"/*/data/postmaster.pid >/dev/null 2>&1 && [ $n -lt 100 ]; do sleep 0.1; n=$((n + 1)); done
-rm -rf "$2"
+rm -rf "$folder"
 `
 
 // supervise starts the supervisor unless there is one. It holds a lock as long as it lives, by a file that

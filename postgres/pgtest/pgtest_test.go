@@ -105,16 +105,17 @@ func TestTemplateInterrupted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	a := &admin{url: c.URL("")}
 	var wg sync.WaitGroup
 	for range 3 { // the test processes of a run
 		wg.Go(func() {
-			if err := makeTemplate(t.Context(), connect(t, c.URL("")), c.URL("")); err != nil {
+			err := a.run(t.Context(), func(conn *pgx.Conn) error { return makeTemplate(t.Context(), conn, a.url) })
+			if err != nil {
 				t.Errorf("makeTemplate = %v", err)
 			}
 		})
 	}
 	wg.Wait()
-	a := &admin{url: c.URL("")}
 	db, err := a.create(t.Context())
 	if err != nil {
 		t.Fatalf("create = %v", err)
