@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -85,8 +86,8 @@ func (db *DB) Claim(ctx context.Context, owner string, token inbox.Token, wants 
 	return claims, now, nil
 }
 
-// readMessages looks each message up by its primary key. The receipt time leads to its partition; LATERAL with
-// LIMIT keeps the planner from scanning a partition whose statistics are still missing.
+// readMessages looks each message up by its primary key. LATERAL with LIMIT keeps the planner from scanning a
+// partition whose statistics are still missing; the range leaves it with the partitions of these days to plan for.
 const readMessages = `
 SELECT m.*
 FROM unnest(@ids::bigint[], @received::timestamptz[]) AS wanted (id, received_at)
@@ -94,16 +95,22 @@ CROSS JOIN LATERAL (
     SELECT id, received_at, source_id, message_id, message_type, event_time, biz_key, ordering_key, content_type,
            headers, body
     FROM inbox_message
-    WHERE id = wanted.id AND received_at = wanted.received_at LIMIT 1
+    WHERE id = wanted.id AND received_at = wanted.received_at AND received_at BETWEEN @first AND @last LIMIT 1
 ) AS m`
 
 // Messages reads the messages of claims, by number. One that is missing is left out.
 func (db *DB) Messages(ctx context.Context, claims []inbox.Claim) (map[int64]*inbox.Message, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
 	ids, received := make([]int64, len(claims)), make([]time.Time, len(claims))
 	for i, c := range claims {
 		ids[i], received[i] = c.Message, c.ReceivedAt
 	}
-	rows, _ := db.pool.Query(ctx, readMessages, planned, pgx.StrictNamedArgs{"ids": ids, "received": received})
+	rows, _ := db.pool.Query(ctx, readMessages, planned, pgx.StrictNamedArgs{
+		"ids": ids, "received": received,
+		"first": slices.MinFunc(received, time.Time.Compare), "last": slices.MaxFunc(received, time.Time.Compare),
+	})
 	found, err := pgx.CollectRows(rows, scanMessage)
 	if err != nil {
 		return nil, fmt.Errorf("read messages: %w", mapError(err))

@@ -63,7 +63,7 @@ type Processor struct {
 type handlerState struct {
 	cursor
 	inFlight atomic.Int64 // claims that are not yet with the recorder
-	starved  atomic.Bool  // the claim loop passed the handler over for want of a free slot
+	hungry   atomic.Bool  // more is ready than had free slots: the claim loop wants to know when half are free
 }
 
 // New makes a Processor.
@@ -95,6 +95,7 @@ func (p *Processor) Wake() {
 // The times of the claim loop.
 const (
 	claimInterval = 2 * time.Millisecond   // at least so long from one claim to the next, so that claims take batches
+	slotsInterval = 10 * time.Millisecond  // at most so long for half of a handler's slots to be free, when more is ready
 	pollMin       = 250 * time.Millisecond // between looks when nothing was ready
 	pollMax       = time.Second            // what they back off to
 	claimTimeout  = 5 * time.Second
@@ -143,7 +144,7 @@ func (p *Processor) claimLoop(ctx, work context.Context, attempts *sync.WaitGrou
 		wait := poll
 		switch {
 		case more:
-			wait = 0
+			wait = slotsInterval
 		case claimed:
 			poll = pollMin
 			wait = poll
@@ -179,16 +180,13 @@ func (p *Processor) claim(ctx, work context.Context, attempts *sync.WaitGroup) (
 		}
 		free := h.Concurrency - int(state.inFlight.Load())
 		if free <= 0 {
-			// Said before the second look, so that a slot freed in between either is seen here or sees it.
-			state.starved.Store(true)
-			if free = h.Concurrency - int(state.inFlight.Load()); free <= 0 {
-				continue
-			}
+			more = more || state.hungry.Load()
+			continue
 		}
 		wants = append(wants, inbox.Want{HandlerID: h.ID, Free: free, Bound: state.next(started), Lease: h.Lease()})
 	}
 	if len(wants) == 0 {
-		return false, false
+		return false, more
 	}
 	// A stop doesn't cut the statement short: what it may have committed would be held until the leases end.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
@@ -212,6 +210,7 @@ func (p *Processor) claim(ctx, work context.Context, attempts *sync.WaitGroup) (
 		state.inFlight.Add(int64(len(got)))
 		if state.claimed(got, w.Free, now, started) {
 			more = true
+			state.hungry.Store(true)
 		}
 	}
 	if len(claims) == 0 {
@@ -291,8 +290,7 @@ func (p *Processor) attempt(work context.Context, b *batch, c inbox.Claim, m *in
 func (p *Processor) finish(b *batch, r inbox.Result) {
 	p.recorder.put(r)
 	state := b.states[r.Handler]
-	state.inFlight.Add(-1)
-	if state.starved.CompareAndSwap(true, false) {
+	if busy := state.inFlight.Add(-1); busy <= int64(b.snapshot.Handler(r.Handler).Concurrency/2) && state.hungry.CompareAndSwap(true, false) {
 		p.Wake()
 	}
 }

@@ -212,7 +212,7 @@ func (g *gateway) adminRoutes() http.Handler {
 	var metrics http.Handler = promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})
 	if g.has("admin") {
 		server := api.New(api.Config{
-			Store: g.adminDB, Checker: checker{g.catalog}, Changed: g.changed, Logger: g.log, Version: buildVersion(),
+			Store: g.adminDB, Checker: checker{g.catalog}, Changed: g.changed, Ready: g.committed, Logger: g.log, Version: buildVersion(),
 		})
 		r.Mount("/", server)
 	}
