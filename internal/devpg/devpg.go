@@ -117,6 +117,10 @@ var defaults = map[string]string{
 	"timezone":                "UTC",
 	"log_timezone":            "UTC",
 	"unix_socket_permissions": "0700",
+
+	// Its usual place, /dev/shm, is 64 MB in a container, and a killed server leaves its share there. In the
+	// data folder, the next start or the removal of the folder sees to it.
+	"dynamic_shared_memory_type": "mmap",
 }
 
 // Cluster is one PostgreSQL server with its data folder. Its methods may be called from many goroutines;

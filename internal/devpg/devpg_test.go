@@ -382,6 +382,10 @@ func TestKillAndRestart(t *testing.T) {
 	if err != nil || len(children) == 0 {
 		t.Fatalf("tree = %v, %v, want the server's children", children, err)
 	}
+	// What a killed server has there stays there.
+	if maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", serverPid(dir))); err == nil && strings.Contains(string(maps), "/dev/shm/") {
+		t.Error("the server has files in /dev/shm")
+	}
 	if err := c.Kill(); err != nil {
 		t.Fatalf("Kill = %v", err)
 	}
