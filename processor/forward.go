@@ -102,7 +102,7 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 func (f *Forwarder) Close() { f.transport.CloseIdleConnections() }
 
 // Forward makes one attempt of the claimed delivery of m: one POST of the exact body to h.URL, with the
-// headers of DESIGN section 8. It follows no redirect, and never sends again what the handler may have got.
+// headers that README.md lists. It follows no redirect, and never sends again what the handler may have got.
 // source is the name of the message's source.
 //
 // The attempt takes at most h.Timeout. What came of it:

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -134,6 +135,14 @@ func loadTLS(cert, key string) (*tls.Config, error) {
 		return nil, fmt.Errorf("load the certificate %s and its key: %w", cert, err)
 	}
 	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}, nil
+}
+
+// tuneGC lets the heap grow to five times what lives in it, some 20 MB, before it is collected: at
+// saturation a sixth of the gateway's CPU went into collections. GOGC, if set, is obeyed.
+func tuneGC() {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
 }
 
 func newLogger(w io.Writer, level string) zerolog.Logger {
