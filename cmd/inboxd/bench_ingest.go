@@ -173,8 +173,8 @@ func (cmd *benchIngest) report(out io.Writer, samples map[string][]ingestRun) er
 	if cmd.JSON {
 		return json.NewEncoder(out).Encode(map[string]any{"runs": runs, "ratios": ratios})
 	}
+	fmt.Fprintf(out, "%d messages of %d bytes, %d connections, medians of %d rounds\n", cmd.Messages, cmd.Size, cmd.Connections, cmd.Rounds)
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(table, "%d messages of %d bytes, %d connections, medians of %d rounds\t\t\t\t\t\t\n", cmd.Messages, cmd.Size, cmd.Connections, cmd.Rounds)
 	fmt.Fprintln(table, "run\tmessages/s\tp50 ms\tp99 ms\tgateway CPU s/1000\tPostgreSQL CPU s/1000\t")
 	for _, kind := range ingestKinds {
 		if run, ok := runs[kind.name]; ok {

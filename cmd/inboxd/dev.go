@@ -169,10 +169,7 @@ func (d *dev) demonstrate(ctx context.Context, g *gateway) error {
 	if err != nil {
 		return err
 	}
-	go func() {
-		<-ctx.Done()
-		_ = echo.server.Close()
-	}()
+	context.AfterFunc(ctx, func() { _ = echo.server.Close() })
 	if err := d.register(ctx, echo.url); err != nil {
 		return err
 	}
@@ -210,13 +207,13 @@ func (d *dev) demonstrate(ctx context.Context, g *gateway) error {
 		return errors.New("a forged event must be answered 401")
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
+	step, cancel := context.WithTimeout(ctx, stepTimeout)
 	defer cancel()
-	if err := echo.await(ctx, "msg_"+first.message); err != nil {
+	if err := echo.await(step, "msg_"+first.message); err != nil {
 		return err
 	}
 	d.say("at the handler    POST " + echo.url + " with webhook-id msg_" + first.message + ", answered 200")
-	if err := d.awaitDone(ctx, first.message); err != nil {
+	if err := d.awaitDone(step, first.message); err != nil {
 		return err
 	}
 	d.say("final status      message " + first.message + " is DONE")

@@ -20,7 +20,7 @@ func devDir(t *testing.T) string {
 	if os.Getenv("INBOXD_DATABASE_URL") != "" {
 		t.Setenv("INBOXD_DATABASE_URL", "")
 	}
-	dir, err := os.MkdirTemp("", "inboxd-dev-")
+	dir, err := os.MkdirTemp("", "inboxd-dev-") //nolint:usetesting // t.TempDir lies below a folder that is closed to that user
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func TestDevInvites(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer, _ := io.ReadAll(response.Body)
-	response.Body.Close()
+	_ = response.Body.Close()
 	if response.StatusCode != http.StatusOK || strings.Count(string(answer), `"message_id"`) != 4 {
 		t.Errorf("the operators' API says %d %s, want the 4 messages", response.StatusCode, answer)
 	}

@@ -50,7 +50,7 @@ func TestStripeGo(t *testing.T) {
 			t.Fatal(err)
 		}
 		answer, _ := io.ReadAll(response.Body)
-		response.Body.Close()
+		_ = response.Body.Close()
 		if response.StatusCode != test.want {
 			t.Errorf("%s: %d %s, want %d", test.name, response.StatusCode, answer, test.want)
 		}
@@ -68,23 +68,17 @@ func TestEasyPostFixture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var vectors []struct {
+	type vector struct {
 		Name    string
 		Config  struct{ Secret string }
 		Headers map[string]string
 		Body    string `json:"body_base64"`
 	}
+	var vectors []vector
 	if err := json.Unmarshal(text, &vectors); err != nil {
 		t.Fatal(err)
 	}
-	at := slices.IndexFunc(vectors, func(v struct {
-		Name    string
-		Config  struct{ Secret string }
-		Headers map[string]string
-		Body    string `json:"body_base64"`
-	}) bool {
-		return v.Name == "published-fixture"
-	})
+	at := slices.IndexFunc(vectors, func(v vector) bool { return v.Name == "published-fixture" })
 	if at < 0 {
 		t.Fatal("the published fixture is missing")
 	}
@@ -102,7 +96,7 @@ func TestEasyPostFixture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	response.Body.Close()
+	_ = response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		t.Errorf("answered %d, want 200", response.StatusCode)
 	}
@@ -356,7 +350,7 @@ func TestExactBytes(t *testing.T) { // [D1, D3, D4, D5]
 		if err != nil {
 			t.Fatal(err)
 		}
-		response.Body.Close()
+		_ = response.Body.Close()
 		if response.StatusCode != http.StatusOK {
 			t.Errorf("%s: answered %d", test.name, response.StatusCode)
 			continue
@@ -452,7 +446,7 @@ func TestLimits(t *testing.T) {
 			t.Errorf("%s: %v", test.name, err)
 			continue
 		}
-		response.Body.Close()
+		_ = response.Body.Close()
 		if response.StatusCode != test.want {
 			t.Errorf("%s: %d, want %d", test.name, response.StatusCode, test.want)
 		}

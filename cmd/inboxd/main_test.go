@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,7 +37,7 @@ const asInboxd = "INBOXD_TEST_AS_INBOXD"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asInboxd) != "" {
-		os.Unsetenv(asInboxd)
+		_ = os.Unsetenv(asInboxd)
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
 		os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -307,9 +308,7 @@ func registerHandler(t *testing.T, i *instance, name, url string, more map[strin
 		"name": name, "url": url, "sources": []string{"*"}, "timeout": "1s", "concurrency": 20,
 		"backoff_base": "100ms", "backoff_cap": "1s", "max_retry_count": 20,
 	}
-	for key, value := range more {
-		handler[key] = value
-	}
+	maps.Copy(handler, more)
 	i.call(t, http.MethodPost, "/handlers", handler, nil)
 }
 
@@ -341,15 +340,14 @@ func postShop(ctx context.Context, client *http.Client, to, id string, body []by
 
 // load sends messages of the shop until it is stopped, each until it is answered 2xx, as a provider does.
 type load struct {
-	mu        sync.Mutex
-	acked     map[string]time.Time // when the 2xx came
-	statuses  map[int]int
-	errors    []error       // requests without an answer
-	refusals  []http.Header // headers of the 503s
-	lastAck   time.Time
-	cancel    context.CancelFunc
-	senders   sync.WaitGroup
-	unordered bool
+	mu       sync.Mutex
+	acked    map[string]time.Time // when the 2xx came
+	statuses map[int]int
+	errors   []error       // requests without an answer
+	refusals []http.Header // headers of the 503s
+	lastAck  time.Time
+	cancel   context.CancelFunc
+	senders  sync.WaitGroup
 }
 
 // startLoad sends with so many senders to whatever target returns at the time.
