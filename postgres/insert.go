@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/inboxd/inboxd/inbox"
 )
@@ -20,16 +22,19 @@ import (
 // no winner means "duplicate" only if it is true. The keys go in sorted, so that two batches that share keys
 // wait for each other and can't deadlock. A row's number is drawn before its key is tried: a duplicate burns
 // one.
+//
+// The arrays stand in sub-selects, which hide their length: PostgreSQL then sees that planning anew for each
+// length gains nothing and keeps one plan. Planning took longer than storing a row. What only inbox_message
+// needs is taken from its array where it is stored, and not carried, bodies and all, through the steps before.
+// Its parameters are numbered in the order of insertParams.
 const insertMessages = `
 WITH version AS MATERIALIZED (
-    SELECT version = @version AS ok FROM snapshot_version
+    SELECT version = $1 AS ok FROM snapshot_version
 ), incoming AS MATERIALIZED (
     SELECT nextval('inbox_message_id') AS id, i.*
-    FROM unnest(@source_ids::bigint[], @message_ids::text[], @message_types::text[], @event_times::timestamptz[],
-                @biz_keys::text[], @ordering_keys::text[], @content_types::text[], @headers::bytea[],
-                @bodies::bytea[], @body_hashes::bytea[], @routed::boolean[])
-         WITH ORDINALITY AS i (source_id, message_id, message_type, event_time, biz_key, ordering_key,
-                               content_type, headers, body, body_hash, routed, no)
+    FROM unnest((SELECT $2::bigint[]), (SELECT $3::text[]), (SELECT $4::bytea[]),
+                (SELECT $5::boolean[]))
+         WITH ORDINALITY AS i (source_id, message_id, body_hash, routed, no)
     WHERE (SELECT ok FROM version)
 ), key AS (
     INSERT INTO inbox_key (source_id, message_id, id, received_at, body_hash)
@@ -40,13 +45,14 @@ WITH version AS MATERIALIZED (
 ), message AS (
     INSERT INTO inbox_message (id, received_at, source_id, message_id, message_type, event_time, biz_key,
                                ordering_key, content_type, headers, body)
-    SELECT id, now(), source_id, message_id, message_type, event_time, biz_key, ordering_key, content_type,
-           headers, body
+    SELECT id, now(), source_id, message_id, ($6::text[])[no], ($7::timestamptz[])[no],
+           ($8::text[])[no], ($9::text[])[no], ($10::text[])[no],
+           ($11::bytea[])[no], ($12::bytea[])[no]
     FROM key JOIN incoming USING (id)
 ), routed AS (
     INSERT INTO delivery (id, handler_id, source_id, received_at, next_retry_time, max_retry_count, status)
     SELECT i.id, r.handler_id, i.source_id, now(), now(), r.max_retry_count, 'PENDING'
-    FROM unnest(@route_nos::bigint[], @route_handlers::bigint[], @route_retries::integer[])
+    FROM unnest((SELECT $13::bigint[]), (SELECT $14::bigint[]), (SELECT $15::integer[]))
          AS r (no, handler_id, max_retry_count)
     JOIN incoming AS i USING (no) JOIN key USING (id)
 ), unrouted AS (
@@ -62,12 +68,19 @@ FROM version LEFT JOIN incoming AS i ON true LEFT JOIN key USING (id)`
 // It fails as a whole, with nothing written: ErrStaleSnapshot if sources or handlers have changed since,
 // ErrRefused if the database refuses one of the rows for its content. ErrUnavailable leaves open whether
 // the batch was committed; whoever sends it again meets its keys.
-func (db *DB) Insert(ctx context.Context, version int64, batch []inbox.Message) ([]inbox.Stored, error) {
-	args := insertArgs(version, batch)
+//
+// executed, unless it is nil, is called once when the server has done its work for the batch and only the
+// commit is left. If Insert fails before, it isn't called.
+func (db *DB) Insert(ctx context.Context, version int64, batch []inbox.Message, executed func()) ([]inbox.Stored, error) {
+	params := insertParams(version, batch)
+	defer params.free()
 	var stored []inbox.Stored
 	err := db.persist(ctx, func(conn *pgx.Conn) error {
 		var err error
-		stored, err = insert(ctx, conn, args, len(batch))
+		stored, err = insert(ctx, conn, params, len(batch), executed)
+		if err == nil {
+			compareDuplicates(ctx, conn, batch, stored)
+		}
 		return err
 	})
 	if err != nil {
@@ -119,82 +132,101 @@ func (db *DB) persist(ctx context.Context, run func(*pgx.Conn) error) error {
 	}
 }
 
-func insertArgs(version int64, batch []inbox.Message) pgx.StrictNamedArgs {
-	n := len(batch)
-	var (
-		sourceIDs, routeNos, routeHandlers     = make([]int64, n), make([]int64, 0, n), make([]int64, 0, n)
-		messageIDs, messageTypes, contentTypes = make([]string, n), make([]string, n), make([]string, n)
-		eventTimes                             = make([]*time.Time, n)
-		bizKeys, orderingKeys                  = make([]*string, n), make([]*string, n)
-		headers, bodies, hashes                = make([][]byte, n), make([][]byte, n), make([][]byte, n)
-		routed                                 = make([]bool, n)
-		routeRetries                           = make([]int32, 0, n)
-	)
+// insertParams encodes the parameters of insertMessages.
+func insertParams(version int64, batch []inbox.Message) *params {
+	p := newParams()
+	p.int8(version)
+	p.end()
+	each(p, pgtype.Int8OID, batch, func(m *inbox.Message) { p.element8(m.SourceID) })
+	each(p, pgtype.TextOID, batch, func(m *inbox.Message) { p.text(m.MessageID) })
+	each(p, pgtype.ByteaOID, batch, func(m *inbox.Message) { p.bytes(m.BodyHash[:]) })
+	each(p, pgtype.BoolOID, batch, func(m *inbox.Message) { p.bool(len(m.Routes) > 0) })
+	each(p, pgtype.TextOID, batch, func(m *inbox.Message) { p.text(m.MessageType) })
+	each(p, pgtype.TimestamptzOID, batch, func(m *inbox.Message) { p.time(m.EventTime) })
+	each(p, pgtype.TextOID, batch, func(m *inbox.Message) { p.textOrNull(m.BizKey) })
+	each(p, pgtype.TextOID, batch, func(m *inbox.Message) { p.textOrNull(m.OrderingKey) })
+	each(p, pgtype.TextOID, batch, func(m *inbox.Message) { p.text(m.ContentType) })
+	each(p, pgtype.ByteaOID, batch, func(m *inbox.Message) { p.bytes(m.Headers) })
+	each(p, pgtype.ByteaOID, batch, func(m *inbox.Message) { p.bytes(m.Body) })
+
+	routes := 0
 	for i := range batch {
-		m := &batch[i]
-		sourceIDs[i], messageIDs[i], messageTypes[i], contentTypes[i] = m.SourceID, m.MessageID, m.MessageType, m.ContentType
-		if !m.EventTime.IsZero() {
-			eventTimes[i] = &m.EventTime
-		}
-		if m.BizKey != "" {
-			bizKeys[i] = &m.BizKey
-		}
-		if m.OrderingKey != "" {
-			orderingKeys[i] = &m.OrderingKey
-		}
-		headers[i], bodies[i], hashes[i] = notNil(m.Headers), notNil(m.Body), m.BodyHash[:]
-		routed[i] = len(m.Routes) > 0
-		for _, r := range m.Routes {
-			routeNos = append(routeNos, int64(i+1)) // WITH ORDINALITY counts from 1
-			routeHandlers = append(routeHandlers, r.HandlerID)
-			routeRetries = append(routeRetries, int32(r.MaxRetryCount))
-		}
+		routes += len(batch[i].Routes)
 	}
-	return pgx.StrictNamedArgs{
-		"version": version, "source_ids": sourceIDs, "message_ids": messageIDs, "message_types": messageTypes,
-		"event_times": eventTimes, "biz_keys": bizKeys, "ordering_keys": orderingKeys,
-		"content_types": contentTypes, "headers": headers, "bodies": bodies, "body_hashes": hashes,
-		"routed": routed, "route_nos": routeNos, "route_handlers": routeHandlers, "route_retries": routeRetries,
+	eachRoute := func(oid uint32, element func(no int, r *inbox.Route)) {
+		p.array(oid, routes)
+		for i := range batch {
+			for j := range batch[i].Routes {
+				element(i+1, &batch[i].Routes[j]) // WITH ORDINALITY counts from 1
+			}
+		}
+		p.end()
 	}
+	eachRoute(pgtype.Int8OID, func(no int, _ *inbox.Route) { p.element8(int64(no)) })
+	eachRoute(pgtype.Int8OID, func(_ int, r *inbox.Route) { p.element8(r.HandlerID) })
+	eachRoute(pgtype.Int4OID, func(_ int, r *inbox.Route) { p.element4(int32(r.MaxRetryCount)) })
+	return p
 }
 
-// notNil keeps an empty body from becoming NULL.
-func notNil(b []byte) []byte {
-	if b == nil {
-		return []byte{}
+// each encodes an array with one element for each message.
+func each(p *params, oid uint32, batch []inbox.Message, element func(*inbox.Message)) {
+	p.array(oid, len(batch))
+	for i := range batch {
+		element(&batch[i])
 	}
-	return b
+	p.end()
 }
 
-func insert(ctx context.Context, conn *pgx.Conn, args pgx.StrictNamedArgs, n int) ([]inbox.Stored, error) {
-	rows, err := conn.Query(ctx, insertMessages, args)
+var binary1 = []int16{pgx.BinaryFormatCode} // one code stands for all
+
+// insert runs the statement as one implicit transaction. The rows come back at Flush, the commit happens at
+// Sync. Both are sent along with the statement, so that a client that stops in between leaves nothing open;
+// but the client sees when the server goes over from the one to the other.
+func insert(ctx context.Context, conn *pgx.Conn, p *params, n int, executed func()) (stored []inbox.Stored, err error) {
+	statement, err := conn.Prepare(ctx, "inboxd_insert", insertMessages) // sent once for each connection
 	if err != nil {
 		return nil, err
 	}
-	stored := make([]inbox.Stored, n)
-	var (
-		versionOK bool
-		no, id    int64
-		duplicate bool
-		some      bool
-	)
-	_, err = pgx.ForEachRow(rows, []any{&versionOK, &no, &id, &duplicate}, func() error {
-		if no == 0 {
-			return nil
+	pipeline := conn.PgConn().StartPipeline(ctx)
+	defer func() {
+		if closeErr := pipeline.Close(); err == nil {
+			err = closeErr
 		}
-		some = some || duplicate
-		stored[no-1] = inbox.Stored{ID: id, Duplicate: duplicate}
-		return nil
-	})
-	// An error at COMMIT comes after the rows: none of them counts before this check.
+	}()
+	pipeline.SendQueryPrepared(statement.Name, p.values(), binary1, binary1)
+	pipeline.SendFlushRequest()
+	if err := pipeline.Sync(); err != nil {
+		return nil, err
+	}
+	results, err := pipeline.GetResults()
 	if err != nil {
+		return nil, err
+	}
+	rows, ok := results.(*pgconn.ResultReader)
+	if !ok {
+		return nil, fmt.Errorf("insert answered %T", results)
+	}
+	stored = make([]inbox.Stored, n)
+	versionOK := false
+	for rows.NextRow() {
+		row := rows.Values()
+		versionOK = row[0][0] != 0
+		if no := binary.BigEndian.Uint64(row[1]); no != 0 {
+			stored[no-1] = inbox.Stored{ID: int64(binary.BigEndian.Uint64(row[2])), Duplicate: row[3][0] != 0}
+		}
+	}
+	if _, err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if executed != nil {
+		executed()
+	}
+	// None of the rows counts before this: an error of the commit comes here.
+	if _, err := pipeline.GetResults(); err != nil {
 		return nil, err
 	}
 	if !versionOK {
 		return nil, inbox.ErrStaleSnapshot
-	}
-	if some {
-		compareDuplicates(ctx, conn, args, stored)
 	}
 	return stored, nil
 }
@@ -203,12 +235,14 @@ const readKeys = `
 SELECT d.no, k.id, k.body_hash <> d.body_hash
 FROM unnest(@nos::bigint[], @source_ids::bigint[], @message_ids::text[], @body_hashes::bytea[])
      AS d (no, source_id, message_id, body_hash)
-JOIN inbox_key AS k USING (source_id, message_id)`
+CROSS JOIN LATERAL (
+    SELECT id, body_hash FROM inbox_key WHERE source_id = d.source_id AND message_id = d.message_id LIMIT 1
+) AS k`
 
 // compareDuplicates fills in what the duplicates are duplicates of. A statement of its own, since the
 // insert's snapshot doesn't show a key that was committed while it waited. It is told to operators only, so
 // it may fail: that the messages are duplicates is settled.
-func compareDuplicates(ctx context.Context, conn *pgx.Conn, args pgx.StrictNamedArgs, stored []inbox.Stored) {
+func compareDuplicates(ctx context.Context, conn *pgx.Conn, batch []inbox.Message, stored []inbox.Stored) {
 	var (
 		nos, sourceIDs []int64
 		messageIDs     []string
@@ -217,11 +251,14 @@ func compareDuplicates(ctx context.Context, conn *pgx.Conn, args pgx.StrictNamed
 	for i := range stored {
 		if stored[i].Duplicate {
 			nos = append(nos, int64(i))
-			sourceIDs = append(sourceIDs, args["source_ids"].([]int64)[i])
-			messageIDs = append(messageIDs, args["message_ids"].([]string)[i])
-			hashes = append(hashes, args["body_hashes"].([][]byte)[i])
+			sourceIDs = append(sourceIDs, batch[i].SourceID)
+			messageIDs = append(messageIDs, batch[i].MessageID)
+			hashes = append(hashes, batch[i].BodyHash[:])
 			stored[i].ID = 0
 		}
+	}
+	if len(nos) == 0 {
+		return
 	}
 	rows, _ := conn.Query(ctx, readKeys, planned, pgx.StrictNamedArgs{
 		"nos": nos, "source_ids": sourceIDs, "message_ids": messageIDs, "body_hashes": hashes,

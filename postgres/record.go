@@ -236,6 +236,14 @@ func attemptArgs(owner string, results []inbox.Result) pgx.StrictNamedArgs {
 	return args
 }
 
+// notNil keeps an empty body from becoming NULL.
+func notNil(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
 // maxErrorBytes is what delivery.last_error holds.
 const maxErrorBytes = 1024
 

@@ -54,8 +54,8 @@ func (b *benchDatabase) open(ctx context.Context, log io.Writer) (url string, st
 		return "", nil, err
 	}
 	settings := map[string]string{
-		// The same for every run, so that neither a checkpoint nor autovacuum falls into one of them alone.
-		"max_wal_size": "8GB", "checkpoint_timeout": "30min", "shared_buffers": "512MB", "jit": "off",
+		// A server that has run for a while: it uses its WAL files again, and no checkpoint falls into one run alone.
+		"max_wal_size": "8GB", "min_wal_size": "4GB", "checkpoint_timeout": "30min", "shared_buffers": "256MB", "jit": "off",
 	}
 	if b.CommitDelay > 0 {
 		settings["commit_delay"] = strconv.FormatInt(b.CommitDelay.Microseconds(), 10)
