@@ -554,7 +554,7 @@ func (g *gateway) store(t *testing.T, ids ...string) []int64 {
 			EventTime: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Routes: snapshot.Route("shop", "charge.paid"),
 		})
 	}
-	stored, err := g.Insert(t.Context(), snapshot.Version, batch, nil)
+	stored, err := g.Insert(t.Context(), snapshot.Version, batch)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,9 +14,8 @@ import (
 type Store interface {
 	// Insert commits the batch as one transaction and reports, message by message, stored or duplicate.
 	// It fails as a whole: with inbox.ErrStaleSnapshot or inbox.ErrRefused nothing was written; any other
-	// error leaves open whether it was. executed, unless it is nil, is called at most once, when only the
-	// commit is left to wait for.
-	Insert(ctx context.Context, version int64, batch []inbox.Message, executed func()) ([]inbox.Stored, error)
+	// error leaves open whether it was.
+	Insert(ctx context.Context, version int64, batch []inbox.Message) ([]inbox.Stored, error)
 }
 
 // Snapshots gives the current sources and handlers.
@@ -44,18 +43,12 @@ type submission struct {
 
 // committer gathers submissions into group commits. There is no timer: a flusher that is free takes what
 // is there, so batches grow by themselves as commits slow down, and a lone request waits for nothing.
-//
-// Flushers take turns at the database: one batch is executed at a time. Where the commit is quick, the turn
-// lasts until it is done, and the next batch is the larger for it. Where the commit takes its time, the
-// next batch is executed meanwhile.
 type committer struct {
 	store     Store
 	snapshots Snapshots
 	metrics   *metrics
 	committed func()
 	queue     chan *submission
-	turn      chan struct{} // holds one token; nil lets executions overlap
-	pace      pace
 
 	flushers      int
 	batchRows     int
@@ -97,7 +90,6 @@ func (c *committer) flushLoop(ctx context.Context) {
 	commitCtx := context.WithoutCancel(ctx)
 	var next *submission // taken from the queue, but did not fit into the batch before
 	for {
-		c.takeTurn()
 		first := next
 		next = nil
 		if first == nil {
@@ -107,64 +99,14 @@ func (c *committer) flushLoop(ctx context.Context) {
 				select {
 				case first = <-c.queue:
 				default:
-					c.passTurn()
 					return
 				}
 			}
 		}
 		var batch []*submission
 		batch, next = c.gather(first)
-		pass := sync.OnceFunc(c.passTurn)
-		started := time.Now()
-		executed := started
-		c.flush(commitCtx, batch, func() {
-			executed = time.Now()
-			if c.pace.slowCommits() {
-				pass()
-			}
-		})
-		c.pace.observe(executed.Sub(started), time.Since(executed))
-		pass()
+		c.flush(commitCtx, batch)
 	}
-}
-
-func (c *committer) takeTurn() {
-	if c.turn != nil {
-		<-c.turn
-	}
-}
-
-func (c *committer) passTurn() {
-	if c.turn != nil {
-		c.turn <- struct{}{}
-	}
-}
-
-// pace is how long batches have taken of late, each part as a moving average.
-type pace struct {
-	mu        sync.Mutex
-	execution time.Duration // guarded by mu
-	commit    time.Duration // guarded by mu
-}
-
-// observe takes in a batch. One that failed before it was executed says nothing.
-func (p *pace) observe(execution, commit time.Duration) {
-	if execution <= 0 {
-		return
-	}
-	const share = 16 // of the latest batch in the average
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.execution += (execution - p.execution) / share
-	p.commit += (commit - p.commit) / share
-}
-
-// slowCommits reports whether batches wait for their commits for so long that it pays to execute another
-// meanwhile. On two cores it did from about the time that execution takes.
-func (p *pace) slowCommits() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.commit > p.execution
 }
 
 // gather takes what queued while the last commit ran, within the limits of a batch. It returns the
@@ -194,11 +136,11 @@ const maxReroutes = 10
 
 // flush commits a batch and answers each of its submissions. Where the database refuses a row, the batch is
 // halved until the row stands alone: the others commit.
-func (c *committer) flush(ctx context.Context, batch []*submission, executed func()) {
-	stored, err := c.insert(ctx, batch, executed)
+func (c *committer) flush(ctx context.Context, batch []*submission) {
+	stored, err := c.insert(ctx, batch)
 	if errors.Is(err, inbox.ErrRefused) && len(batch) > 1 {
-		c.flush(ctx, batch[:len(batch)/2], nil)
-		c.flush(ctx, batch[len(batch)/2:], nil)
+		c.flush(ctx, batch[:len(batch)/2])
+		c.flush(ctx, batch[len(batch)/2:])
 		return
 	}
 	fresh := false
@@ -222,7 +164,7 @@ func (c *committer) flush(ctx context.Context, batch []*submission, executed fun
 	}
 }
 
-func (c *committer) insert(ctx context.Context, batch []*submission, executed func()) ([]inbox.Stored, error) {
+func (c *committer) insert(ctx context.Context, batch []*submission) ([]inbox.Stored, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.commitTimeout)
 	defer cancel()
 	var rows []inbox.Message
@@ -236,7 +178,7 @@ func (c *committer) insert(ctx context.Context, batch []*submission, executed fu
 			rows = append(rows, s.messages...)
 		}
 		c.metrics.batchSize.Observe(float64(len(rows)))
-		stored, err := c.store.Insert(ctx, snapshot.Version, rows, executed)
+		stored, err := c.store.Insert(ctx, snapshot.Version, rows)
 		if !errors.Is(err, inbox.ErrStaleSnapshot) {
 			return stored, err
 		}

@@ -26,7 +26,7 @@ type fakeStore struct {
 	hold    chan struct{} // Insert waits until it is closed
 }
 
-func (f *fakeStore) Insert(ctx context.Context, version int64, batch []inbox.Message, _ func()) ([]inbox.Stored, error) {
+func (f *fakeStore) Insert(ctx context.Context, version int64, batch []inbox.Message) ([]inbox.Stored, error) {
 	if f.hold != nil {
 		select {
 		case <-f.hold:

@@ -36,8 +36,7 @@ type Config struct {
 	BodyLimit     int64         // bytes of a body where the source sets no limit; default 1 MiB
 	IntakeBytes   int64         // bytes of all requests not answered yet; default 64 MiB
 	IntakeCount   int           // requests that wait for a commit; default 4096
-	Flushers      int           // commits under way at once; default 4
-	Overlap       bool          // let batches be executed side by side; only to measure what that costs
+	Flushers      int           // commits under way at once; default 1
 	BatchRows     int           // messages of one commit; default 256
 	BatchBytes    int           // body bytes of one commit; default 1 MiB
 	CommitTimeout time.Duration // of one commit and of a caller's wait for it; default 5 s
@@ -82,7 +81,7 @@ func New(cfg Config) *Server {
 		committer: &committer{
 			store: cfg.Store, snapshots: cfg.Snapshots, metrics: m, committed: cfg.Committed,
 			queue:         make(chan *submission, orDefault(cfg.IntakeCount, 4096)),
-			flushers:      orDefault(cfg.Flushers, 4),
+			flushers:      orDefault(cfg.Flushers, 1),
 			batchRows:     orDefault(cfg.BatchRows, 256),
 			batchBytes:    orDefault(cfg.BatchBytes, 1<<20),
 			commitTimeout: orDefault(cfg.CommitTimeout, 5*time.Second),
@@ -93,10 +92,6 @@ func New(cfg Config) *Server {
 		bodyLimit:     orDefault(cfg.BodyLimit, 1<<20),
 		intakeLimit:   orDefault(cfg.IntakeBytes, 64<<20),
 		commitTimeout: orDefault(cfg.CommitTimeout, 5*time.Second),
-	}
-	if !cfg.Overlap {
-		s.committer.turn = make(chan struct{}, 1)
-		s.committer.passTurn()
 	}
 	s.sources.Store(&compiled{version: -1})
 	return s

@@ -56,7 +56,7 @@ func BenchmarkInsert(b *testing.B) {
 			b.ReportAllocs()
 			stored := 0
 			for b.Loop() {
-				if _, err := f.Insert(b.Context(), f.version, batch(size), nil); err != nil {
+				if _, err := f.Insert(b.Context(), f.version, batch(size)); err != nil {
 					b.Fatal(err)
 				}
 				stored += size
@@ -74,7 +74,7 @@ func BenchmarkDeliver(b *testing.B) {
 	delivered := 0
 	for b.Loop() {
 		b.StopTimer()
-		if _, err := f.Insert(b.Context(), f.version, batch(page), nil); err != nil {
+		if _, err := f.Insert(b.Context(), f.version, batch(page)); err != nil {
 			b.Fatal(err)
 		}
 		b.StartTimer()

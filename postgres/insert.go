@@ -68,16 +68,13 @@ FROM version LEFT JOIN incoming AS i ON true LEFT JOIN key USING (id)`
 // It fails as a whole, with nothing written: ErrStaleSnapshot if sources or handlers have changed since,
 // ErrRefused if the database refuses one of the rows for its content. ErrUnavailable leaves open whether
 // the batch was committed; whoever sends it again meets its keys.
-//
-// executed, unless it is nil, is called once when the server has done its work for the batch and only the
-// commit is left. If Insert fails before, it isn't called.
-func (db *DB) Insert(ctx context.Context, version int64, batch []inbox.Message, executed func()) ([]inbox.Stored, error) {
+func (db *DB) Insert(ctx context.Context, version int64, batch []inbox.Message) ([]inbox.Stored, error) {
 	params := insertParams(version, batch)
 	defer params.free()
 	var stored []inbox.Stored
 	err := db.persist(ctx, func(conn *pgx.Conn) error {
 		var err error
-		stored, err = insert(ctx, conn, params, len(batch), executed)
+		stored, err = insert(ctx, conn, params, len(batch))
 		if err == nil {
 			compareDuplicates(ctx, conn, batch, stored)
 		}
@@ -179,10 +176,8 @@ func each(p *params, oid uint32, batch []inbox.Message, element func(*inbox.Mess
 
 var binary1 = []int16{pgx.BinaryFormatCode} // one code stands for all
 
-// insert runs the statement as one implicit transaction. The rows come back at Flush, the commit happens at
-// Sync. Both are sent along with the statement, so that a client that stops in between leaves nothing open;
-// but the client sees when the server goes over from the one to the other.
-func insert(ctx context.Context, conn *pgx.Conn, p *params, n int, executed func()) (stored []inbox.Stored, err error) {
+// insert runs the statement as one implicit transaction, which Sync commits.
+func insert(ctx context.Context, conn *pgx.Conn, p *params, n int) (stored []inbox.Stored, err error) {
 	statement, err := conn.Prepare(ctx, "inboxd_insert", insertMessages) // sent once for each connection
 	if err != nil {
 		return nil, err
@@ -194,7 +189,6 @@ func insert(ctx context.Context, conn *pgx.Conn, p *params, n int, executed func
 		}
 	}()
 	pipeline.SendQueryPrepared(statement.Name, p.values(), binary1, binary1)
-	pipeline.SendFlushRequest()
 	if err := pipeline.Sync(); err != nil {
 		return nil, err
 	}
@@ -217,9 +211,6 @@ func insert(ctx context.Context, conn *pgx.Conn, p *params, n int, executed func
 	}
 	if _, err := rows.Close(); err != nil {
 		return nil, err
-	}
-	if executed != nil {
-		executed()
 	}
 	// None of the rows counts before this: an error of the commit comes here.
 	if _, err := pipeline.GetResults(); err != nil {

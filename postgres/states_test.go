@@ -90,7 +90,7 @@ func (f *fixture) message(id string) inbox.Message {
 
 func (f *fixture) insert(t *testing.T, messages ...inbox.Message) []inbox.Stored {
 	t.Helper()
-	stored, err := f.Insert(t.Context(), f.version, messages, nil)
+	stored, err := f.Insert(t.Context(), f.version, messages)
 	if err != nil {
 		t.Fatalf("Insert = %v", err)
 	}
@@ -456,7 +456,7 @@ func TestInsertBatches(t *testing.T) {
 	} {
 		bad := f.message("spoilt")
 		spoil(&bad)
-		_, err := f.Insert(t.Context(), f.version, []inbox.Message{f.message("good " + name), bad}, nil)
+		_, err := f.Insert(t.Context(), f.version, []inbox.Message{f.message("good " + name), bad})
 		if !errors.Is(err, inbox.ErrRefused) {
 			t.Errorf("%s: Insert = %v, want ErrRefused", name, err)
 		}
@@ -470,7 +470,7 @@ func TestInsertBatches(t *testing.T) {
 
 	// A stale version writes nothing and is never "duplicate".
 	f.addHandler(t, "stock")
-	if _, err := f.Insert(t.Context(), f.version, []inbox.Message{f.message("old"), f.message("later")}, nil); !errors.Is(err, inbox.ErrStaleSnapshot) {
+	if _, err := f.Insert(t.Context(), f.version, []inbox.Message{f.message("old"), f.message("later")}); !errors.Is(err, inbox.ErrStaleSnapshot) {
 		t.Errorf("Insert = %v, want ErrStaleSnapshot", err)
 	}
 	if n := f.value(t, `SELECT count(*) FROM inbox_key`); n != 3 {
@@ -490,7 +490,7 @@ FOR p IN SELECT inhrelid FROM pg_inherits WHERE inhparent = '`+table+`'::regclas
 	errs := make(chan error, 8)
 	for i := range cap(errs) {
 		go func() {
-			_, err := f.Insert(t.Context(), f.version, []inbox.Message{f.message(fmt.Sprint("m", i))}, nil)
+			_, err := f.Insert(t.Context(), f.version, []inbox.Message{f.message(fmt.Sprint("m", i))})
 			errs <- err
 		}()
 	}

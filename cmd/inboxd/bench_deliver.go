@@ -159,7 +159,7 @@ func fillBacklog(ctx context.Context, databaseURL string, messages, size int) er
 				Routes: snapshot.Route(source.Name, "payment_intent.succeeded"),
 			}
 		}
-		if _, err := db.Insert(ctx, snapshot.Version, batch, nil); err != nil {
+		if _, err := db.Insert(ctx, snapshot.Version, batch); err != nil {
 			return err
 		}
 		made += len(batch)

@@ -33,7 +33,7 @@ type benchIngest struct {
 	Messages    int  `default:"30000" help:"Messages of a run."`
 	Size        int  `default:"1500" help:"Bytes of a body."`
 	Rounds      int  `default:"5" help:"Rounds; each runs everything once, and the medians count."`
-	Flushers    int  `default:"4" help:"Commits under way at once in the group commit."`
+	Flushers    int  `default:"1" help:"Commits under way at once in the group commit."`
 	Compare     bool `help:"Run, interleaved: group commit, a transaction for each request over pools of 10 and 64, and no database at all."`
 	JSON        bool `help:"Print one JSON object."`
 
@@ -56,8 +56,8 @@ var ingestKinds = []struct {
 	flags      []string
 }{
 	{"group", "group commit", nil},
-	{"single_10", "a transaction each, pool of 10", []string{"--flushers=10", "--batch-rows=1", "--overlap"}},
-	{"single_64", "a transaction each, pool of 64", []string{"--flushers=64", "--batch-rows=1", "--overlap"}},
+	{"single_10", "a transaction each, pool of 10", []string{"--flushers=10", "--batch-rows=1"}},
+	{"single_64", "a transaction each, pool of 64", []string{"--flushers=64", "--batch-rows=1"}},
 	{"null", "no database", []string{"--null"}},
 }
 
@@ -197,9 +197,8 @@ func (cmd *benchIngest) report(out io.Writer, samples map[string][]ingestRun) er
 type benchGateway struct {
 	databaseFlags
 	Roles     []string `default:"ingest"`
-	Flushers  int      `default:"4"`
+	Flushers  int      `default:"1"`
 	BatchRows int      `default:"256"`
-	Overlap   bool
 	Null      bool
 
 	CPUProfile string
@@ -208,7 +207,7 @@ type benchGateway struct {
 // nullStore commits nothing and says that it did.
 type nullStore struct{ ids atomic.Int64 }
 
-func (s *nullStore) Insert(_ context.Context, _ int64, batch []inbox.Message, _ func()) ([]inbox.Stored, error) {
+func (s *nullStore) Insert(_ context.Context, _ int64, batch []inbox.Message) ([]inbox.Stored, error) {
 	stored := make([]inbox.Stored, len(batch))
 	for i := range stored {
 		stored[i].ID = s.ids.Add(1)
@@ -222,7 +221,7 @@ func (cmd *benchGateway) Run(ctx context.Context, c *console) error {
 	settings.Connections = cmd.Flushers + minConnections + 4
 	settings.Listen, settings.AdminListen = "127.0.0.1:0", "127.0.0.1:0"
 	settings.DrainDelay, settings.LogLevel = 0, "warn"
-	cfg := gatewayConfig{DatabaseURL: cmd.DatabaseURL, Settings: settings, Log: newLogger(c.err, settings.LogLevel), Overlap: cmd.Overlap}
+	cfg := gatewayConfig{DatabaseURL: cmd.DatabaseURL, Settings: settings, Log: newLogger(c.err, settings.LogLevel)}
 	if cmd.Null {
 		cfg.Store = &nullStore{}
 	}

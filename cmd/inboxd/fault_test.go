@@ -391,8 +391,8 @@ type lossyStore struct {
 	lose atomic.Bool
 }
 
-func (s *lossyStore) Insert(ctx context.Context, version int64, batch []inbox.Message, executed func()) ([]inbox.Stored, error) {
-	stored, err := s.Store.Insert(ctx, version, batch, executed)
+func (s *lossyStore) Insert(ctx context.Context, version int64, batch []inbox.Message) ([]inbox.Stored, error) {
+	stored, err := s.Store.Insert(ctx, version, batch)
 	if err == nil && s.lose.Load() {
 		return nil, fmt.Errorf("the connection broke at COMMIT: %w", inbox.ErrUnavailable)
 	}

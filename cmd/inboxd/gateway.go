@@ -58,7 +58,6 @@ type gatewayConfig struct {
 	Settings    gatewayFlags
 	Log         zerolog.Logger
 	Store       ingest.Store // nil means the database; a benchmark leaves it out
-	Overlap     bool         // of ingest.Config
 }
 
 // newGateway opens the listeners and makes the parts. It doesn't wait for the database: while that is away
@@ -123,7 +122,7 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 			Store: store, Snapshots: g.snapshots, Configure: g.catalog.Configure, Committed: g.committed,
 			Registerer: g.registry, Logger: log,
 			BodyLimit: settings.BodyLimit, IntakeBytes: settings.IntakeBytes, IntakeCount: settings.IntakeCount,
-			Flushers: settings.Flushers, BatchRows: settings.BatchRows, CommitTimeout: settings.CommitTimeout, Overlap: cfg.Overlap,
+			Flushers: settings.Flushers, BatchRows: settings.BatchRows, CommitTimeout: settings.CommitTimeout,
 		})
 		if g.public, err = net.Listen("tcp", settings.Listen); err != nil {
 			return nil, fmt.Errorf("open the public listener: %w", err)
