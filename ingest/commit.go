@@ -91,7 +91,6 @@ func (c *committer) flushLoop(ctx context.Context) {
 	var next *submission // taken from the queue, but did not fit into the batch before
 	for {
 		first := next
-		next = nil
 		if first == nil {
 			select {
 			case first = <-c.queue:
