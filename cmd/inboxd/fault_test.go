@@ -33,7 +33,8 @@ func TestKilledUnderLoad(t *testing.T) { // [A5, E1]
 	registerShop(t, &p.instance)
 	registerHandler(t, &p.instance, "books", handler.URL, nil)
 
-	load := startLoad(16, func() string { return p.public })
+	public := p.public // of every process that comes after it
+	load := startLoad(16, func() string { return public })
 	for range 2 {
 		before := load.count()
 		eventually(t, 20*time.Second, "200 more messages are acknowledged", func() bool { return load.count() > before+200 })
