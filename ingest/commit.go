@@ -42,18 +42,34 @@ type submission struct {
 }
 
 // committer gathers submissions into group commits. There is no timer: a flusher that is free takes what
-// is there, so batches grow by themselves as commits slow down, and a lone request waits for nothing.
+// waits, so batches grow by themselves as commits slow down, and a lone request waits for nothing.
+//
+// While a batch is on its way to the database, the next one sets out only when it is as large. So the
+// database executes one batch while it commits another, and neither crumbles: without that rule the second
+// flusher would take every caller that comes back alone.
 type committer struct {
 	store     Store
 	snapshots Snapshots
 	metrics   *metrics
 	committed func()
-	queue     chan *submission
 
+	intakeCount   int
 	flushers      int
 	batchRows     int
 	batchBytes    int
 	commitTimeout time.Duration
+
+	mu       sync.Mutex
+	changed  *sync.Cond    // of what is below
+	waiting  []*submission // in the order of their arrival
+	rows     int           // of waiting
+	inFlight int           // rows on their way to the database
+	closed   bool          // nobody submits any more
+}
+
+func newCommitter(c *committer) *committer {
+	c.changed = sync.NewCond(&c.mu)
+	return c
 }
 
 // loneBytes is the size from which a message's batch is its own: the others shouldn't wait for its transfer.
@@ -63,9 +79,7 @@ const loneBytes = 256 << 10
 // was committed.
 func (c *committer) submit(ctx context.Context, s *submission) ([]inbox.Stored, error) {
 	s.done = make(chan struct{})
-	select {
-	case c.queue <- s:
-	default:
+	if !c.enqueue(s) {
 		return nil, errIntakeFull
 	}
 	select {
@@ -76,57 +90,81 @@ func (c *committer) submit(ctx context.Context, s *submission) ([]inbox.Stored, 
 	}
 }
 
-// run flushes until ctx is done and the queue is empty. Whoever submits has to have stopped by then.
+func (c *committer) enqueue(s *submission) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.waiting) >= c.intakeCount {
+		return false
+	}
+	c.waiting = append(c.waiting, s)
+	c.rows += len(s.messages)
+	if c.worthIt() {
+		c.changed.Signal()
+	}
+	return true
+}
+
+// run flushes until ctx is done and nothing waits. Whoever submits has to have stopped by then.
 func (c *committer) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.closed = true
+		c.changed.Broadcast()
+	})
+	defer stop()
+	// A commit that has begun is finished: its callers still wait for the answer.
+	commitCtx := context.WithoutCancel(ctx)
 	var wg sync.WaitGroup
 	for range c.flushers {
-		wg.Go(func() { c.flushLoop(ctx) })
+		wg.Go(func() {
+			for batch, rows := c.next(); rows > 0; batch, rows = c.next() {
+				c.flush(commitCtx, batch)
+				c.landed(rows)
+			}
+		})
 	}
 	wg.Wait()
 }
 
-func (c *committer) flushLoop(ctx context.Context) {
-	// A commit that has begun is finished: its callers still wait for the answer.
-	commitCtx := context.WithoutCancel(ctx)
-	var next *submission // taken from the queue, but did not fit into the batch before
-	for {
-		first := next
-		if first == nil {
-			select {
-			case first = <-c.queue:
-			case <-ctx.Done():
-				select {
-				case first = <-c.queue:
-				default:
-					return
-				}
-			}
-		}
-		var batch []*submission
-		batch, next = c.gather(first)
-		c.flush(commitCtx, batch)
-	}
+// worthIt says whether a batch should set out now.
+func (c *committer) worthIt() bool {
+	return c.rows > 0 && c.rows >= min(c.inFlight, c.batchRows)
 }
 
-// gather takes what queued while the last commit ran, within the limits of a batch. It returns the
-// submission that no longer fitted, if any.
-func (c *committer) gather(first *submission) (batch []*submission, next *submission) {
-	batch = append(batch, first)
-	rows, bytes := len(first.messages), first.bytes
-	for rows < c.batchRows && bytes < c.batchBytes && first.bytes <= loneBytes {
-		select {
-		case s := <-c.queue:
-			if rows+len(s.messages) > c.batchRows || bytes+s.bytes > c.batchBytes || s.bytes > loneBytes {
-				return batch, s
-			}
-			batch = append(batch, s)
-			rows += len(s.messages)
-			bytes += s.bytes
-		default:
-			return batch, nil
-		}
+// next waits for a batch and takes it; one of no rows is the end.
+func (c *committer) next() (batch []*submission, rows int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for !c.worthIt() && !(c.closed && c.rows == 0) {
+		c.changed.Wait()
 	}
-	return batch, nil
+	n, bytes := 0, 0
+	for _, s := range c.waiting {
+		if n > 0 && (rows+len(s.messages) > c.batchRows || bytes+s.bytes > c.batchBytes ||
+			c.waiting[0].bytes > loneBytes || s.bytes > loneBytes) {
+			break
+		}
+		n++
+		rows += len(s.messages)
+		bytes += s.bytes
+	}
+	batch, c.waiting = c.waiting[:n:n], c.waiting[n:]
+	c.rows -= rows
+	c.inFlight += rows
+	if c.worthIt() {
+		c.changed.Signal()
+	}
+	return batch, rows
+}
+
+func (c *committer) landed(rows int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inFlight -= rows
+	if c.worthIt() || c.closed {
+		c.changed.Broadcast()
+	}
 }
 
 // maxReroutes bounds how often a batch follows changes of sources and handlers. A change takes

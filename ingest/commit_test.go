@@ -19,14 +19,22 @@ import (
 type fakeStore struct {
 	mu      sync.Mutex
 	keys    map[string]int64
-	batches [][]string
-	version int64 // what Insert accepts
+	started [][]string // batches, as they come in
+	batches [][]string // as they are stored
+	version int64      // what Insert accepts
 	fail    func(batch []inbox.Message) error
 	lost    bool          // store it, but report fail's error
 	hold    chan struct{} // Insert waits until it is closed
 }
 
 func (f *fakeStore) Insert(ctx context.Context, version int64, batch []inbox.Message) ([]inbox.Stored, error) {
+	var ids []string
+	for _, m := range batch {
+		ids = append(ids, m.MessageID)
+	}
+	f.mu.Lock()
+	f.started = append(f.started, ids)
+	f.mu.Unlock()
 	if f.hold != nil {
 		select {
 		case <-f.hold:
@@ -46,12 +54,8 @@ func (f *fakeStore) Insert(ctx context.Context, version int64, batch []inbox.Mes
 	if failure != nil && !f.lost {
 		return nil, failure
 	}
-	var (
-		ids    []string
-		stored []inbox.Stored
-	)
+	var stored []inbox.Stored
 	for _, m := range batch {
-		ids = append(ids, m.MessageID)
 		id, known := f.keys[m.MessageID]
 		if !known {
 			id = int64(len(f.keys) + 1)
@@ -86,10 +90,10 @@ func (f *fakeSnapshots) Refresh(context.Context) error {
 }
 
 func newTestCommitter(store Store, snapshots Snapshots) *committer {
-	return &committer{
+	return newCommitter(&committer{
 		store: store, snapshots: snapshots, metrics: newMetrics(prometheus.NewRegistry()), committed: func() {},
-		queue: make(chan *submission, 64), flushers: 1, batchRows: 8, batchBytes: 1 << 20, commitTimeout: time.Minute,
-	}
+		intakeCount: 64, flushers: 1, batchRows: 8, batchBytes: 1 << 20, commitTimeout: time.Minute,
+	})
 }
 
 func messagesOf(ids ...string) *submission {
@@ -168,6 +172,47 @@ func TestItemsOfARequestTravelTogether(t *testing.T) {
 	}
 }
 
+func TestNextBatchIsAsLargeAsTheOneUnderWay(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		second []*submission
+		want   [][]string
+		rows   int
+	}{
+		{"as large", []*submission{messagesOf("b"), messagesOf("c1", "c2")}, [][]string{{"a1", "a2", "a3"}, {"b", "c1", "c2"}}, 6},
+		{"small", []*submission{messagesOf("b"), messagesOf("c")}, [][]string{{"a1", "a2", "a3"}}, 5},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &fakeStore{keys: map[string]int64{}, hold: make(chan struct{})}
+				c := newTestCommitter(store, &fakeSnapshots{current: &inbox.Snapshot{}})
+				c.flushers = 2
+				ctx, cancel := context.WithCancel(context.Background())
+				var wg sync.WaitGroup
+				wg.Go(func() { c.run(ctx) })
+				for _, s := range append([]*submission{messagesOf("a1", "a2", "a3")}, test.second...) {
+					wg.Go(func() {
+						if _, err := c.submit(context.Background(), s); err != nil {
+							t.Error(err)
+						}
+					})
+					synctest.Wait()
+				}
+				if fmt.Sprint(store.started) != fmt.Sprint(test.want) {
+					t.Errorf("under way at once: %v, want %v", store.started, test.want)
+				}
+				close(store.hold) // what still waits needs no other message to set out
+				synctest.Wait()
+				if len(store.keys) != test.rows {
+					t.Errorf("stored %v, want all %d rows", store.batches, test.rows)
+				}
+				cancel()
+				wg.Wait()
+			})
+		})
+	}
+}
+
 func TestLargeBodiesTravelAlone(t *testing.T) {
 	store := &fakeStore{keys: map[string]int64{}}
 	c := newTestCommitter(store, &fakeSnapshots{current: &inbox.Snapshot{}})
@@ -230,7 +275,7 @@ func TestCallerIsNotHeldUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fakeStore{keys: map[string]int64{}, hold: make(chan struct{})}
 		c := newTestCommitter(store, &fakeSnapshots{current: &inbox.Snapshot{}})
-		c.queue = make(chan *submission, 2)
+		c.intakeCount = 2
 		running, stop := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
 		wg.Go(func() { c.run(running) })

@@ -36,7 +36,7 @@ type Config struct {
 	BodyLimit     int64         // bytes of a body where the source sets no limit; default 1 MiB
 	IntakeBytes   int64         // bytes of all requests not answered yet; default 64 MiB
 	IntakeCount   int           // requests that wait for a commit; default 4096
-	Flushers      int           // commits under way at once; default 1
+	Flushers      int           // commits under way at once; default 2
 	BatchRows     int           // messages of one commit; default 256
 	BatchBytes    int           // body bytes of one commit; default 1 MiB
 	CommitTimeout time.Duration // of one commit and of a caller's wait for it; default 5 s
@@ -78,14 +78,14 @@ func New(cfg Config) *Server {
 		cfg.Committed = func() {}
 	}
 	s := &Server{
-		committer: &committer{
+		committer: newCommitter(&committer{
 			store: cfg.Store, snapshots: cfg.Snapshots, metrics: m, committed: cfg.Committed,
-			queue:         make(chan *submission, orDefault(cfg.IntakeCount, 4096)),
-			flushers:      orDefault(cfg.Flushers, 1),
+			intakeCount:   orDefault(cfg.IntakeCount, 4096),
+			flushers:      orDefault(cfg.Flushers, 2),
 			batchRows:     orDefault(cfg.BatchRows, 256),
 			batchBytes:    orDefault(cfg.BatchBytes, 1<<20),
 			commitTimeout: orDefault(cfg.CommitTimeout, 5*time.Second),
-		},
+		}),
 		snapshots: cfg.Snapshots, configure: cfg.Configure, metrics: m,
 		// Each refusal is counted; the log takes some, or an outage would be told a thousand times a second.
 		log:           cfg.Logger.Sample(&zerolog.BurstSampler{Burst: 20, Period: time.Second}),

@@ -33,7 +33,7 @@ type benchIngest struct {
 	Messages    int  `default:"30000" help:"Messages of a run."`
 	Size        int  `default:"1500" help:"Bytes of a body."`
 	Rounds      int  `default:"5" help:"Rounds; each runs everything once, and the medians count."`
-	Flushers    int  `default:"1" help:"Commits under way at once in the group commit."`
+	Flushers    int  `default:"2" help:"Commits under way at once in the group commit."`
 	Compare     bool `help:"Run, interleaved: group commit, a transaction for each request over pools of 10 and 64, and no database at all."`
 	JSON        bool `help:"Print one JSON object."`
 
@@ -197,7 +197,7 @@ func (cmd *benchIngest) report(out io.Writer, samples map[string][]ingestRun) er
 type benchGateway struct {
 	databaseFlags
 	Roles     []string `default:"ingest"`
-	Flushers  int      `default:"1"`
+	Flushers  int      `default:"2"`
 	BatchRows int      `default:"256"`
 	Null      bool
 

@@ -35,7 +35,7 @@ type gatewayFlags struct {
 	AdminTLSKey  string   `placeholder:"FILE" help:"Its key."`
 
 	Connections   int           `default:"16" help:"Database connections of ingest and processor; the operators' API has 4 of its own."`
-	Flushers      int           `default:"1" help:"Commits under way at once. More make smaller batches; try 2 where a commit takes many milliseconds."`
+	Flushers      int           `default:"2" help:"Commits under way at once. While one is, the next sets out only with as many messages."`
 	BatchRows     int           `default:"256" help:"Most messages of one commit."`
 	BodyLimit     int64         `default:"1048576" help:"Bytes of a request's body, where the source sets no limit."`
 	IntakeBytes   int64         `default:"67108864" help:"Bytes of all requests that are not answered yet; beyond it 503."`
