@@ -505,6 +505,10 @@ func TestBadRequests(t *testing.T) {
 		{"unknown handler", "GET", "/api/v1/deliveries?handler=nobody", "", api.ProblemInvalid, "handler"},
 		{"NUL in a filter", "GET", "/api/v1/messages?biz_key=%00", "", api.ProblemInvalid, ""},
 		{"cursor of nothing", "GET", "/api/v1/messages?cursor=xyz", "", api.ProblemBadRequest, "cursor"},
+		{"cursor of another filter", "GET", "/api/v1/messages?status=DONE&cursor=" + *messages.Next, "", api.ProblemBadRequest, "cursor"},
+		{"class of no failure", "GET", "/api/v1/deliveries?error_class=bad", "", api.ProblemInvalid, "error_class"},
+		{"answer of no server", "GET", "/api/v1/deliveries?response_status=99", "", api.ProblemInvalid, "response_status"},
+		{"class of messages", "GET", "/api/v1/messages?error_class=status", "", api.ProblemBadRequest, "error_class"},
 		{"cursor that isn't base64", "GET", "/api/v1/messages?cursor=!", "", api.ProblemBadRequest, "cursor"},
 		{"cursor of another list", "GET", "/api/v1/deliveries?cursor=" + *messages.Next, "", api.ProblemBadRequest, "cursor"},
 		{"message id no number", "GET", "/api/v1/messages/abc", "", api.ProblemNotFound, ""},
@@ -630,6 +634,11 @@ func TestMessagesAndDeliveries(t *testing.T) {
 		{"/deliveries?status=DONE", 1},
 		{"/deliveries?status=PENDING&handler=books", 1},
 		{"/deliveries?message_id=first", 2},
+		{"/deliveries?error_class=status", 1},
+		{"/deliveries?error_class=timeout", 0},
+		{"/deliveries?response_status=500", 1},
+		{"/deliveries?response_status=200", 1},
+		{"/messages?ordering_key=none", 0},
 	} {
 		items := into[struct{ Items []json.RawMessage }](t, g.must(t, 200, "GET", "/api/v1"+test.path, "")).Items
 		if len(items) != test.want || items == nil {

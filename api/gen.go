@@ -134,6 +134,78 @@ func (e Status) Valid() bool {
 	}
 }
 
+// Defines values for ErrorClassFilter.
+const (
+	ErrorClassFilterConnection   ErrorClassFilter = "connection"
+	ErrorClassFilterLeaseExpired ErrorClassFilter = "lease_expired"
+	ErrorClassFilterRedirect     ErrorClassFilter = "redirect"
+	ErrorClassFilterRefused      ErrorClassFilter = "refused"
+	ErrorClassFilterRequest      ErrorClassFilter = "request"
+	ErrorClassFilterStatus       ErrorClassFilter = "status"
+	ErrorClassFilterTLS          ErrorClassFilter = "tls"
+	ErrorClassFilterTimeout      ErrorClassFilter = "timeout"
+)
+
+// Valid indicates whether the value is a known member of the ErrorClassFilter enum.
+func (e ErrorClassFilter) Valid() bool {
+	switch e {
+	case ErrorClassFilterConnection:
+		return true
+	case ErrorClassFilterLeaseExpired:
+		return true
+	case ErrorClassFilterRedirect:
+		return true
+	case ErrorClassFilterRefused:
+		return true
+	case ErrorClassFilterRequest:
+		return true
+	case ErrorClassFilterStatus:
+		return true
+	case ErrorClassFilterTLS:
+		return true
+	case ErrorClassFilterTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ListDeliveriesParamsErrorClass.
+const (
+	ListDeliveriesParamsErrorClassConnection   ListDeliveriesParamsErrorClass = "connection"
+	ListDeliveriesParamsErrorClassLeaseExpired ListDeliveriesParamsErrorClass = "lease_expired"
+	ListDeliveriesParamsErrorClassRedirect     ListDeliveriesParamsErrorClass = "redirect"
+	ListDeliveriesParamsErrorClassRefused      ListDeliveriesParamsErrorClass = "refused"
+	ListDeliveriesParamsErrorClassRequest      ListDeliveriesParamsErrorClass = "request"
+	ListDeliveriesParamsErrorClassStatus       ListDeliveriesParamsErrorClass = "status"
+	ListDeliveriesParamsErrorClassTLS          ListDeliveriesParamsErrorClass = "tls"
+	ListDeliveriesParamsErrorClassTimeout      ListDeliveriesParamsErrorClass = "timeout"
+)
+
+// Valid indicates whether the value is a known member of the ListDeliveriesParamsErrorClass enum.
+func (e ListDeliveriesParamsErrorClass) Valid() bool {
+	switch e {
+	case ListDeliveriesParamsErrorClassConnection:
+		return true
+	case ListDeliveriesParamsErrorClassLeaseExpired:
+		return true
+	case ListDeliveriesParamsErrorClassRedirect:
+		return true
+	case ListDeliveriesParamsErrorClassRefused:
+		return true
+	case ListDeliveriesParamsErrorClassRequest:
+		return true
+	case ListDeliveriesParamsErrorClassStatus:
+		return true
+	case ListDeliveriesParamsErrorClassTLS:
+		return true
+	case ListDeliveriesParamsErrorClassTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
 // Attempt defines model for Attempt.
 type Attempt struct {
 	ClaimSeq int64 `json:"claim_seq"`
@@ -491,6 +563,9 @@ type Cursor = string
 // DeliveryID Examples: 1042.3
 type DeliveryID = string
 
+// ErrorClassFilter defines model for ErrorClassFilter.
+type ErrorClassFilter string
+
 // From defines model for From.
 type From = time.Time
 
@@ -512,6 +587,9 @@ type MessageTypeFilter = string
 // Name defines model for Name.
 type Name = string
 
+// OrderingKeyFilter defines model for OrderingKeyFilter.
+type OrderingKeyFilter = string
+
 // SourceFilter defines model for SourceFilter.
 type SourceFilter = string
 
@@ -532,8 +610,16 @@ type ListDeliveriesParams struct {
 	MessageType *MessageTypeFilter `form:"message_type,omitempty" json:"message_type,omitempty"`
 
 	// MessageID The provider's id of the event.
-	MessageID *MessageIDFilter `form:"message_id,omitempty" json:"message_id,omitempty"`
-	BizKey    *BizKeyFilter    `form:"biz_key,omitempty" json:"biz_key,omitempty"`
+	MessageID   *MessageIDFilter   `form:"message_id,omitempty" json:"message_id,omitempty"`
+	BizKey      *BizKeyFilter      `form:"biz_key,omitempty" json:"biz_key,omitempty"`
+	OrderingKey *OrderingKeyFilter `form:"ordering_key,omitempty" json:"ordering_key,omitempty"`
+
+	// ErrorClass An attempt of the delivery failed in this way.
+	ErrorClass *ListDeliveriesParamsErrorClass `form:"error_class,omitempty" json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request lease_expired"`
+
+	// ResponseStatus A failed attempt of the delivery was answered so, with `error_class` one of that class; below 300, the
+	// answer that ended the delivery.
+	ResponseStatus *int `form:"response_status,omitempty" json:"response_status,omitempty" validate:"omitnil,min=100,max=599"`
 
 	// From Received at or after this time.
 	From *From `form:"from,omitempty" json:"from,omitempty"`
@@ -541,12 +627,15 @@ type ListDeliveriesParams struct {
 	// To Received before this time.
 	To *To `form:"to,omitempty" json:"to,omitempty"`
 
-	// Cursor The `next` of the page before, with the same filters.
+	// Cursor The `next` of the page before. It only continues the same list with the same filters; anything else is a 400.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 
 	// Limit The most items of a page.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty" validate:"omitnil,min=1,max=500"`
 }
+
+// ListDeliveriesParamsErrorClass defines parameters for ListDeliveries.
+type ListDeliveriesParamsErrorClass string
 
 // ListMessagesParams defines parameters for ListMessages.
 type ListMessagesParams struct {
@@ -563,8 +652,9 @@ type ListMessagesParams struct {
 	MessageType *MessageTypeFilter `form:"message_type,omitempty" json:"message_type,omitempty"`
 
 	// MessageID The provider's id of the event.
-	MessageID *MessageIDFilter `form:"message_id,omitempty" json:"message_id,omitempty"`
-	BizKey    *BizKeyFilter    `form:"biz_key,omitempty" json:"biz_key,omitempty"`
+	MessageID   *MessageIDFilter   `form:"message_id,omitempty" json:"message_id,omitempty"`
+	BizKey      *BizKeyFilter      `form:"biz_key,omitempty" json:"biz_key,omitempty"`
+	OrderingKey *OrderingKeyFilter `form:"ordering_key,omitempty" json:"ordering_key,omitempty"`
 
 	// From Received at or after this time.
 	From *From `form:"from,omitempty" json:"from,omitempty"`
@@ -572,7 +662,7 @@ type ListMessagesParams struct {
 	// To Received before this time.
 	To *To `form:"to,omitempty" json:"to,omitempty"`
 
-	// Cursor The `next` of the page before, with the same filters.
+	// Cursor The `next` of the page before. It only continues the same list with the same filters; anything else is a 400.
 	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
 
 	// Limit The most items of a page.
@@ -877,6 +967,45 @@ func (siw *ServerInterfaceWrapper) ListDeliveries(w http.ResponseWriter, r *http
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "biz_key"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "biz_key", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "ordering_key" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ordering_key", r.URL.Query(), &params.OrderingKey, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "ordering_key"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ordering_key", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "error_class" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "error_class", r.URL.Query(), &params.ErrorClass, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "error_class"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "error_class", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "response_status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "response_status", r.URL.Query(), &params.ResponseStatus, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "response_status"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "response_status", Err: err})
 		}
 		return
 	}
@@ -1263,6 +1392,19 @@ func (siw *ServerInterfaceWrapper) ListMessages(w http.ResponseWriter, r *http.R
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "biz_key"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "biz_key", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "ordering_key" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "ordering_key", r.URL.Query(), &params.OrderingKey, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "ordering_key"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "ordering_key", Err: err})
 		}
 		return
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
@@ -20,13 +19,14 @@ const defaultLimit = 50
 func (s *server) ListMessages(ctx context.Context, request ListMessagesRequestObject) (ListMessagesResponseObject, error) {
 	p := request.Params
 	filter, err := s.filter(ctx, filterParams{
-		source: p.Source, handler: p.Handler, messageType: p.MessageType, messageID: p.MessageID, bizKey: p.BizKey, from: p.From, to: p.To,
+		source: p.Source, handler: p.Handler, messageType: p.MessageType, messageID: p.MessageID, bizKey: p.BizKey,
+		orderingKey: p.OrderingKey, from: p.From, to: p.To,
 	})
 	if err != nil {
 		return nil, err
 	}
 	filter.Status = inbox.Status(or(p.Status, ""))
-	after, err := parseCursor(messageCursor, p.Cursor)
+	after, err := parseCursor("messages", filter, p.Cursor)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (s *server) ListMessages(ctx context.Context, request ListMessagesRequestOb
 	if err != nil {
 		return nil, err
 	}
-	list := ListMessages200JSONResponse{Items: make([]Message, len(page.Items)), Next: formatCursor(messageCursor, page.Next)}
+	list := ListMessages200JSONResponse{Items: make([]Message, len(page.Items)), Next: formatCursor("messages", filter, page.Next)}
 	for i, m := range page.Items {
 		list.Items[i] = showMessage(m)
 	}
@@ -87,13 +87,15 @@ func (s *server) ReplayMessage(ctx context.Context, request ReplayMessageRequest
 func (s *server) ListDeliveries(ctx context.Context, request ListDeliveriesRequestObject) (ListDeliveriesResponseObject, error) {
 	p := request.Params
 	filter, err := s.filter(ctx, filterParams{
-		source: p.Source, handler: p.Handler, messageType: p.MessageType, messageID: p.MessageID, bizKey: p.BizKey, from: p.From, to: p.To,
+		source: p.Source, handler: p.Handler, messageType: p.MessageType, messageID: p.MessageID, bizKey: p.BizKey,
+		orderingKey: p.OrderingKey, from: p.From, to: p.To,
 	})
 	if err != nil {
 		return nil, err
 	}
 	filter.Status = inbox.Status(or(p.Status, ""))
-	after, err := parseCursor(deliveryCursor, p.Cursor)
+	filter.ErrorClass, filter.ResponseStatus = inbox.Class(or(p.ErrorClass, "")), or(p.ResponseStatus, 0)
+	after, err := parseCursor("deliveries", filter, p.Cursor)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +103,7 @@ func (s *server) ListDeliveries(ctx context.Context, request ListDeliveriesReque
 	if err != nil {
 		return nil, err
 	}
-	return ListDeliveries200JSONResponse{Items: showDeliveries(page.Items), Next: formatCursor(deliveryCursor, page.Next)}, nil
+	return ListDeliveries200JSONResponse{Items: showDeliveries(page.Items), Next: formatCursor("deliveries", filter, page.Next)}, nil
 }
 
 // GetDelivery implements the operation.
@@ -173,15 +175,16 @@ func (s *server) finish(ctx context.Context, text string, in *ParkedAction, resu
 
 // filterParams are the filters that both lists have.
 type filterParams struct {
-	source, handler, messageType, messageID, bizKey *string
-	from, to                                        *time.Time
+	source, handler, messageType, messageID, bizKey, orderingKey *string
+	from, to                                                     *time.Time
 }
 
 // filter resolves the names. A name that nothing ever had is a typing error rather than an empty list.
 func (s *server) filter(ctx context.Context, p filterParams) (inbox.Filter, error) {
 	f := inbox.Filter{
 		MessageType: or(p.messageType, ""), MessageID: or(p.messageID, ""), BizKey: or(p.bizKey, ""),
-		From: or(p.from, time.Time{}), To: or(p.to, time.Time{}),
+		OrderingKey: or(p.orderingKey, ""),
+		From:        or(p.from, time.Time{}), To: or(p.to, time.Time{}),
 	}
 	if !f.From.IsZero() && !f.To.IsZero() && !f.From.Before(f.To) {
 		return f, invalid("to", "must be after from")
@@ -224,41 +227,6 @@ func deliveryID(text string) (inbox.DeliveryID, error) {
 		return id, inbox.ErrNotFound
 	}
 	return id, err
-}
-
-// The kinds of cursors: one list doesn't take another's.
-const (
-	messageCursor  = "m"
-	deliveryCursor = "d"
-)
-
-// formatCursor writes a position so that nobody is tempted to compute with it.
-func formatCursor(kind string, position inbox.DeliveryID) *string {
-	if position.Message == 0 {
-		return nil
-	}
-	text := base64.RawURLEncoding.EncodeToString([]byte(kind + position.String()))
-	return &text
-}
-
-func parseCursor(kind string, text *string) (position inbox.DeliveryID, err error) {
-	if text == nil {
-		return position, nil
-	}
-	refused := &apiError{kind: ProblemBadRequest, fields: []FieldError{{Field: "cursor", Detail: "must be the next of a page of this list"}}}
-	plain, err := base64.RawURLEncoding.DecodeString(*text)
-	if err != nil {
-		return position, refused
-	}
-	rest, ok := strings.CutPrefix(string(plain), kind)
-	if !ok {
-		return position, refused
-	}
-	if _, err := fmt.Sscanf(rest, "%d.%d", &position.Message, &position.Handler); err != nil || position.String() != rest ||
-		position.Message <= 0 || position.Message == math.MaxInt64 || position.Handler < 0 {
-		return inbox.DeliveryID{}, refused
-	}
-	return position, nil
 }
 
 func showMessage(m *inbox.MessageState) Message {

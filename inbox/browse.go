@@ -11,7 +11,13 @@ type Filter struct {
 	MessageType string // exact
 	MessageID   string
 	BizKey      string
+	OrderingKey string
 	From, To    time.Time // received at From or later, before To
+
+	// Of deliveries only. One failed attempt of the delivery has both; a ResponseStatus below 300, which no
+	// failed attempt has, is that of the answer that ended the delivery.
+	ErrorClass     Class
+	ResponseStatus int
 }
 
 // Page is one page of a list, newest first.

@@ -64,7 +64,8 @@ func wanted(m *inbox.MessageState, f inbox.Filter) bool {
 }
 
 func wantedDelivery(d inbox.DeliveryState, f inbox.Filter) bool {
-	return (f.HandlerID == 0 || d.DeliveryID.Handler == f.HandlerID) && (f.Status == "" || d.Status == f.Status)
+	return (f.HandlerID == 0 || d.DeliveryID.Handler == f.HandlerID) && (f.Status == "" || d.Status == f.Status) &&
+		(f.ResponseStatus == 0 || f.ResponseStatus >= leastFailed || d.ResponseStatus == f.ResponseStatus)
 }
 
 // ListDeliveries returns a page of deliveries, those of the newest message first, that continues after the
@@ -102,7 +103,7 @@ func (db *DB) ListDeliveries(ctx context.Context, f inbox.Filter, after inbox.De
 // enough. It returns the number that it has come down to, or 0 if there is nothing below. The filter's
 // message type, source and times are applied; its status and handler are for take, which sees all deliveries.
 func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, take func(*inbox.MessageState) bool) (int64, error) {
-	w := walkArgs{source: f.SourceID, handler: f.HandlerID, status: f.Status, bizKey: f.BizKey, from: f.From, to: f.To}
+	w := walkArgs{source: f.SourceID, handler: f.HandlerID, status: f.Status, bizKey: f.BizKey, orderingKey: f.OrderingKey, from: f.From, to: f.To}
 	if f.MessageID != "" {
 		var err error
 		if w.ids, err = db.idsOf(ctx, f.SourceID, f.MessageID); err != nil || len(w.ids) == 0 {
@@ -124,9 +125,12 @@ func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, 
 	}
 
 	// Few deliveries are unfinished, so it is they who lead to the messages, unless a key leads there directly.
-	live := f.Status != "" && !f.Status.Finished() && f.MessageID == "" && f.BizKey == ""
+	// Failures are fewer still.
+	keyed := f.MessageID != "" || f.BizKey != "" || f.OrderingKey != ""
+	failed := failedOnly(f)
+	live := f.Status != "" && !f.Status.Finished() && !keyed && !failed
 	w.step = messageStep
-	if f.MessageType == "" && f.Status == "" && f.HandlerID == 0 {
+	if f.MessageType == "" && f.Status == "" && f.HandlerID == 0 && f.ErrorClass == "" && f.ResponseStatus == 0 {
 		w.step = want // every candidate counts
 	}
 	for walked := 0; walked < maxWalked; {
@@ -137,9 +141,12 @@ func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, 
 			looked   int
 			err      error
 		)
-		if live {
+		switch {
+		case failed && !keyed:
+			messages, rest, looked, err = db.stepFailed(ctx, w, f)
+		case live:
 			messages, rest, looked, err = db.stepLive(ctx, w)
-		} else {
+		default:
 			messages, rest, looked, err = stepMessages(ctx, db.pool, w)
 		}
 		if err != nil {
@@ -150,6 +157,11 @@ func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, 
 		}
 		if err := addDeliveries(ctx, db.pool, messages); err != nil {
 			return 0, err
+		}
+		if failed {
+			if err := db.keepFailed(ctx, f, messages); err != nil {
+				return 0, err
+			}
 		}
 		for _, m := range messages {
 			if take(m) {
@@ -169,6 +181,7 @@ type walkArgs struct {
 	source, handler int64
 	status          inbox.Status
 	bizKey          string
+	orderingKey     string
 	ids             []int64   // nil: any
 	from, to        time.Time // received at from or later, before to; zero: open
 	step            int       // the most candidates
@@ -215,13 +228,14 @@ FROM inbox_message AS m
 WHERE id < @before AND id >= @first
   AND (@source::bigint = 0 OR source_id = @source)
   AND (@biz_key::text = '' OR biz_key = @biz_key)
+  AND (@ordering_key::text = '' OR ordering_key = @ordering_key)
   AND (@ids::bigint[] IS NULL OR id = ANY (@ids))
   AND received_at >= @from AND received_at < @to
 ORDER BY id DESC LIMIT @step`
 
 func stepMessages(ctx context.Context, conn execer, w walkArgs) (messages []*inbox.MessageState, rest int64, looked int, err error) {
 	rows, _ := conn.Query(ctx, walkMessages, planned, pgx.StrictNamedArgs{
-		"before": w.before, "first": w.first, "source": w.source, "biz_key": w.bizKey, "ids": w.ids,
+		"before": w.before, "first": w.first, "source": w.source, "biz_key": w.bizKey, "ordering_key": w.orderingKey, "ids": w.ids,
 		"from": orInfinity(w.from, pgtype.NegativeInfinity), "to": orInfinity(w.to, pgtype.Infinity), "step": w.step,
 	})
 	messages, err = pgx.CollectRows(rows, scanMessageState)
@@ -274,6 +288,19 @@ GROUP BY id, received_at
 ORDER BY id DESC`
 )
 
+// candidate is a message that a step came upon.
+type candidate struct {
+	id     int64
+	at     time.Time
+	wanted bool
+	rows   int // that were looked at
+}
+
+func scanCandidate(row pgx.CollectableRow) (c candidate, err error) {
+	err = row.Scan(&c.id, &c.at, &c.wanted, &c.rows)
+	return c, err
+}
+
 // stepLive takes the next messages that have an unfinished delivery of the status.
 func (db *DB) stepLive(ctx context.Context, w walkArgs) (messages []*inbox.MessageState, rest int64, looked int, err error) {
 	args := pgx.StrictNamedArgs{"before": w.before, "first": w.first, "handler": w.handler}
@@ -289,16 +316,7 @@ func (db *DB) stepLive(ctx context.Context, w walkArgs) (messages []*inbox.Messa
 	}
 	args["step"] = w.step
 	rows, _ := db.pool.Query(ctx, statement, planned, args)
-	type found struct {
-		id     int64
-		at     time.Time
-		wanted bool
-		rows   int
-	}
-	candidates, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f found, err error) {
-		err = row.Scan(&f.id, &f.at, &f.wanted, &f.rows)
-		return f, err
-	})
+	candidates, err := pgx.CollectRows(rows, scanCandidate)
 	if err != nil {
 		return nil, 0, 0, err
 	}
@@ -312,7 +330,7 @@ func (db *DB) stepLive(ctx context.Context, w walkArgs) (messages []*inbox.Messa
 		}
 		rest = candidates[len(candidates)-1].id
 	}
-	candidates = slices.DeleteFunc(candidates, func(f found) bool { return !f.wanted })
+	candidates = slices.DeleteFunc(candidates, func(c candidate) bool { return !c.wanted })
 	if len(candidates) > messageStep {
 		candidates = candidates[:messageStep]
 		rest = candidates[messageStep-1].id

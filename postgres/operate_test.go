@@ -386,6 +386,9 @@ func (f *fixture) history(t *testing.T) (other int64) {
 		if i%5 == 0 {
 			m.BizKey = "order 1"
 		}
+		if i%4 == 0 {
+			m.OrderingKey = "cart 1"
+		}
 		switch {
 		case i%10 == 9:
 			m.Routes = nil
@@ -402,7 +405,9 @@ func (f *fixture) history(t *testing.T) (other int64) {
 		case 2:
 			f.record(t, permanent(c))
 		case 3:
-			f.record(t, failed(c))
+			r := failed(c)
+			r.Class, r.ResponseStatus = inbox.ClassTimeout, 0
+			f.record(t, r)
 		case 4:
 			f.record(t, permanent(c))
 			if _, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Discarded, ""); err != nil {
@@ -445,6 +450,7 @@ func TestListsAgreeWithTheView(t *testing.T) {
 		{"handler", inbox.Filter{HandlerID: other}, "s.handler_id = " + fmt.Sprint(other), ""},
 		{"type", inbox.Filter{MessageType: "paid"}, "m.message_type = 'paid'", "m.message_type = 'paid'"},
 		{"biz key", inbox.Filter{BizKey: "order 1"}, "m.biz_key = 'order 1'", "m.biz_key = 'order 1'"},
+		{"ordering key", inbox.Filter{OrderingKey: "cart 1"}, "m.ordering_key = 'cart 1'", "m.ordering_key = 'cart 1'"},
 		{"message id", inbox.Filter{MessageID: "m03"}, "m.message_id = 'm03'", "m.message_id = 'm03'"},
 		{"message id of one source", inbox.Filter{MessageID: "m03", SourceID: f.source}, "m.message_id = 'm03'", "m.message_id = 'm03'"},
 		{"no such message id", inbox.Filter{MessageID: "m99"}, "false", "false"},
@@ -513,6 +519,52 @@ WHERE s.handler_id IS NOT NULL AND `+test.where+` ORDER BY s.id DESC, s.handler_
 				}
 			}
 		})
+	}
+}
+
+// TestFailedDeliveries: the filters of deliveries by their attempts, alone and with others.
+func TestFailedDeliveries(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	other := f.history(t)
+	const attempt = "EXISTS (SELECT FROM attempt AS a WHERE (a.id, a.handler_id) = (s.id, s.handler_id) AND "
+	for _, test := range []struct {
+		name   string
+		filter inbox.Filter
+		where  string
+	}{
+		{"class", inbox.Filter{ErrorClass: inbox.ClassTimeout}, attempt + "class = 'timeout')"},
+		{"class and status", inbox.Filter{ErrorClass: inbox.ClassStatus, Status: inbox.Discarded}, attempt + "class = 'status') AND s.status = 'DISCARDED'"},
+		{"class and a live status", inbox.Filter{ErrorClass: inbox.ClassTimeout, Status: inbox.Failed}, attempt + "class = 'timeout') AND s.status = 'FAILED'"},
+		{"class and key", inbox.Filter{ErrorClass: inbox.ClassStatus, OrderingKey: "cart 1"}, attempt + "class = 'status') AND m.ordering_key = 'cart 1'"},
+		{"class at a handler", inbox.Filter{ErrorClass: inbox.ClassStatus, HandlerID: other}, "false"},
+		{"answer of a failure", inbox.Filter{ResponseStatus: 500, HandlerID: f.handler}, attempt + "response_status = 500)"},
+		{"class and an answer of another", inbox.Filter{ResponseStatus: 500, ErrorClass: inbox.ClassTimeout}, "false"},
+		{"answer of success", inbox.Filter{ResponseStatus: 200}, "s.response_status = 200"},
+		{"no such class", inbox.Filter{ErrorClass: inbox.ClassTLS}, "false"},
+		{"class of old", inbox.Filter{ErrorClass: inbox.ClassStatus, To: time.Now().Add(-time.Hour)}, "false"},
+	} {
+		want := f.texts(t, `SELECT s.id || '.' || s.handler_id FROM delivery_status AS s JOIN inbox_message AS m USING (id)
+WHERE s.handler_id IS NOT NULL AND `+test.where+` ORDER BY s.id DESC, s.handler_id DESC`)
+		if test.where != "false" && len(want) == 0 {
+			t.Errorf("%s: the history has none", test.name)
+		}
+		for _, limit := range []int{1, 500} {
+			var got []string
+			for after, pages := (inbox.DeliveryID{}), 0; pages == 0 || after.Message != 0; pages++ {
+				page, err := f.ListDeliveries(t.Context(), test.filter, after, limit)
+				if err != nil || len(page.Items) > limit || pages > 200 {
+					t.Fatalf("%s: %d items, %v, after %d pages", test.name, len(page.Items), err, pages)
+				}
+				for _, d := range page.Items {
+					got = append(got, d.DeliveryID.String())
+				}
+				after = page.Next
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s by %d = %q, want %q", test.name, limit, got, want)
+			}
+		}
 	}
 }
 
