@@ -509,6 +509,12 @@ func TestBadRequests(t *testing.T) {
 		{"class of no failure", "GET", "/api/v1/deliveries?error_class=bad", "", api.ProblemInvalid, "error_class"},
 		{"answer of no server", "GET", "/api/v1/deliveries?response_status=99", "", api.ProblemInvalid, "response_status"},
 		{"class of messages", "GET", "/api/v1/messages?error_class=status", "", api.ProblemBadRequest, "error_class"},
+		{"message no number", "GET", "/api/v1/attempts?message=x", "", api.ProblemInvalid, "message"},
+		{"result of no outcome", "GET", "/api/v1/outcomes?result=FAILED", "", api.ProblemInvalid, "result"},
+		{"cursor of the wrong kind", "GET", "/api/v1/outcomes?cursor=" + *messages.Next, "", api.ProblemBadRequest, "cursor"},
+		{"no key", "GET", "/api/v1/lookup", "", api.ProblemBadRequest, "key"},
+		{"empty key", "GET", "/api/v1/lookup?key=", "", api.ProblemInvalid, "key"},
+		{"timeline of no message", "GET", "/api/v1/messages/999999/timeline", "", api.ProblemNotFound, ""},
 		{"cursor that isn't base64", "GET", "/api/v1/messages?cursor=!", "", api.ProblemBadRequest, "cursor"},
 		{"cursor of another list", "GET", "/api/v1/deliveries?cursor=" + *messages.Next, "", api.ProblemBadRequest, "cursor"},
 		{"message id no number", "GET", "/api/v1/messages/abc", "", api.ProblemNotFound, ""},
@@ -669,6 +675,24 @@ func TestMessagesAndDeliveries(t *testing.T) {
 	if len(ended.Outcomes) != 1 || ended.Outcomes[0].Result != "DONE" || ended.Outcomes[0].Attempts != 1 || *ended.Outcomes[0].Duration != "12ms" ||
 		ended.Delivery.FinishedAt == nil || *ended.Delivery.ResponseStatus != 200 {
 		t.Errorf("the ended delivery is %+v", ended)
+	}
+	attempts := into[api.AttemptList](t, g.must(t, 200, "GET", "/api/v1/attempts?error_class=status&response_status=500&handler=mail&source=shop&message="+detail.Message.ID, ""))
+	if len(attempts.Items) != 1 || attempts.Items[0].Delivery != parked.ID || attempts.Items[0].Handler != "mail" || attempts.Items[0].Attempt.Class != "status" {
+		t.Errorf("the attempts are %+v", attempts)
+	}
+	outcomes := into[api.OutcomeList](t, g.must(t, 200, "GET", "/api/v1/outcomes", ""))
+	if len(outcomes.Items) != 2 || outcomes.Items[0].Result != "DONE" || *outcomes.Items[0].Handler != "books" || outcomes.Items[0].ClaimedAt == nil ||
+		outcomes.Items[1].Result != "UNROUTED" || outcomes.Items[1].Delivery != nil {
+		t.Errorf("the outcomes are %+v", outcomes)
+	}
+	for path, want := range map[string]int{"/outcomes?result=UNROUTED": 1, "/outcomes?response_status=204": 0, "/attempts?to=2020-01-01T00:00:00Z": 0, "/lookup?key=order+first": 1, "/lookup?key=second": 1} {
+		if items := into[struct{ Items []json.RawMessage }](t, g.must(t, 200, "GET", "/api/v1"+path, "")).Items; len(items) != want || items == nil {
+			t.Errorf("GET %s has %d items, want %d", path, len(items), want)
+		}
+	}
+	timeline := into[api.Timeline](t, g.must(t, 200, "GET", fmt.Sprintf("/api/v1/messages/%d/timeline", first), ""))
+	if last := timeline.Events[len(timeline.Events)-1]; timeline.Message.ID != detail.Message.ID || last.Kind != "parked" || *last.Delivery != parked.ID || len(timeline.NotRouted) != 0 {
+		t.Errorf("the timeline is %+v", timeline)
 	}
 	// A handler that is gone is still found by its name, and so are its deliveries.
 	g.must(t, 204, "DELETE", "/api/v1/handlers/books", "")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 
 	"github.com/inboxd/inboxd/inbox"
 )
@@ -64,4 +65,33 @@ func openCursor(list string, filter any, text string) (position string, err erro
 
 func badCursor(detail string) error {
 	return &apiError{kind: ProblemBadRequest, fields: []FieldError{{Field: "cursor", Detail: detail}}}
+}
+
+func formatLedgerCursor(list string, f inbox.LedgerFilter, position inbox.LedgerPosition) *string {
+	if position == (inbox.LedgerPosition{}) {
+		return nil
+	}
+	return sealCursor(list, f, ledgerPosition(position))
+}
+
+func ledgerPosition(p inbox.LedgerPosition) string {
+	return fmt.Sprintf("%d.%s.%d", p.FinishedAt.UnixMicro(), p.DeliveryID, p.ClaimSeq)
+}
+
+func parseLedgerCursor(list string, f inbox.LedgerFilter, text *string) (position inbox.LedgerPosition, err error) {
+	if text == nil {
+		return position, nil
+	}
+	rest, err := openCursor(list, f, *text)
+	if err != nil {
+		return position, err
+	}
+	var micro int64
+	_, err = fmt.Sscanf(rest, "%d.%d.%d.%d", &micro, &position.Message, &position.Handler, &position.ClaimSeq)
+	// The largest time of PostgreSQL is far later; this one is the largest that JSON can show.
+	position.FinishedAt = time.UnixMicro(micro).UTC()
+	if err != nil || ledgerPosition(position) != rest || micro <= 0 || position.FinishedAt.Year() > 9999 || position.Message <= 0 {
+		return inbox.LedgerPosition{}, badCursor("isn't a cursor of this server")
+	}
+	return position, nil
 }

@@ -50,6 +50,63 @@ func (e DeliveryStatus) Valid() bool {
 	}
 }
 
+// Defines values for EventKind.
+const (
+	EventKindClaimed   EventKind = "claimed"
+	EventKindDiscarded EventKind = "discarded"
+	EventKindDone      EventKind = "done"
+	EventKindDue       EventKind = "due"
+	EventKindDuplicate EventKind = "duplicate"
+	EventKindFailed    EventKind = "failed"
+	EventKindLeaseEnds EventKind = "lease_ends"
+	EventKindParked    EventKind = "parked"
+	EventKindReceived  EventKind = "received"
+	EventKindReplayed  EventKind = "replayed"
+	EventKindRouted    EventKind = "routed"
+	EventKindStale     EventKind = "stale"
+	EventKindStored    EventKind = "stored"
+	EventKindUnrouted  EventKind = "unrouted"
+	EventKindVerified  EventKind = "verified"
+)
+
+// Valid indicates whether the value is a known member of the EventKind enum.
+func (e EventKind) Valid() bool {
+	switch e {
+	case EventKindClaimed:
+		return true
+	case EventKindDiscarded:
+		return true
+	case EventKindDone:
+		return true
+	case EventKindDue:
+		return true
+	case EventKindDuplicate:
+		return true
+	case EventKindFailed:
+		return true
+	case EventKindLeaseEnds:
+		return true
+	case EventKindParked:
+		return true
+	case EventKindReceived:
+		return true
+	case EventKindReplayed:
+		return true
+	case EventKindRouted:
+		return true
+	case EventKindStale:
+		return true
+	case EventKindStored:
+		return true
+	case EventKindUnrouted:
+		return true
+	case EventKindVerified:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ProblemType.
 const (
 	ProblemBadRequest           ProblemType = "urn:inboxd:problem:bad-request"
@@ -170,6 +227,42 @@ func (e ErrorClassFilter) Valid() bool {
 	}
 }
 
+// Defines values for ListAttemptsParamsErrorClass.
+const (
+	ListAttemptsParamsErrorClassConnection   ListAttemptsParamsErrorClass = "connection"
+	ListAttemptsParamsErrorClassLeaseExpired ListAttemptsParamsErrorClass = "lease_expired"
+	ListAttemptsParamsErrorClassRedirect     ListAttemptsParamsErrorClass = "redirect"
+	ListAttemptsParamsErrorClassRefused      ListAttemptsParamsErrorClass = "refused"
+	ListAttemptsParamsErrorClassRequest      ListAttemptsParamsErrorClass = "request"
+	ListAttemptsParamsErrorClassStatus       ListAttemptsParamsErrorClass = "status"
+	ListAttemptsParamsErrorClassTLS          ListAttemptsParamsErrorClass = "tls"
+	ListAttemptsParamsErrorClassTimeout      ListAttemptsParamsErrorClass = "timeout"
+)
+
+// Valid indicates whether the value is a known member of the ListAttemptsParamsErrorClass enum.
+func (e ListAttemptsParamsErrorClass) Valid() bool {
+	switch e {
+	case ListAttemptsParamsErrorClassConnection:
+		return true
+	case ListAttemptsParamsErrorClassLeaseExpired:
+		return true
+	case ListAttemptsParamsErrorClassRedirect:
+		return true
+	case ListAttemptsParamsErrorClassRefused:
+		return true
+	case ListAttemptsParamsErrorClassRequest:
+		return true
+	case ListAttemptsParamsErrorClassStatus:
+		return true
+	case ListAttemptsParamsErrorClassTLS:
+		return true
+	case ListAttemptsParamsErrorClassTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListDeliveriesParamsErrorClass.
 const (
 	ListDeliveriesParamsErrorClassConnection   ListDeliveriesParamsErrorClass = "connection"
@@ -206,6 +299,30 @@ func (e ListDeliveriesParamsErrorClass) Valid() bool {
 	}
 }
 
+// Defines values for ListOutcomesParamsResult.
+const (
+	ListOutcomesParamsResultDISCARDED ListOutcomesParamsResult = "DISCARDED"
+	ListOutcomesParamsResultDONE      ListOutcomesParamsResult = "DONE"
+	ListOutcomesParamsResultDUPLICATE ListOutcomesParamsResult = "DUPLICATE"
+	ListOutcomesParamsResultUNROUTED  ListOutcomesParamsResult = "UNROUTED"
+)
+
+// Valid indicates whether the value is a known member of the ListOutcomesParamsResult enum.
+func (e ListOutcomesParamsResult) Valid() bool {
+	switch e {
+	case ListOutcomesParamsResultDISCARDED:
+		return true
+	case ListOutcomesParamsResultDONE:
+		return true
+	case ListOutcomesParamsResultDUPLICATE:
+		return true
+	case ListOutcomesParamsResultUNROUTED:
+		return true
+	default:
+		return false
+	}
+}
+
 // Attempt defines model for Attempt.
 type Attempt struct {
 	ClaimSeq int64 `json:"claim_seq"`
@@ -227,6 +344,23 @@ type Attempt struct {
 
 	// Stale It was reported after its claim was lost.
 	Stale bool `json:"stale"`
+}
+
+// AttemptEntry defines model for AttemptEntry.
+type AttemptEntry struct {
+	Attempt  Attempt `json:"attempt"`
+	Delivery string  `json:"delivery"`
+	Handler  string  `json:"handler"`
+
+	// Message The message's number.
+	Message string `json:"message"`
+	Source  string `json:"source"`
+}
+
+// AttemptList defines model for AttemptList.
+type AttemptList struct {
+	Items []AttemptEntry `json:"items"`
+	Next  *string        `json:"next,omitempty"`
 }
 
 // CreatedHandler defines model for CreatedHandler.
@@ -292,12 +426,48 @@ type DeliveryList struct {
 // DeliveryStatus defines model for DeliveryStatus.
 type DeliveryStatus string
 
+// Event defines model for Event.
+type Event struct {
+	// At May lie ahead for `due` and `lease_ends`.
+	At       time.Time `json:"at"`
+	ClaimSeq *int64    `json:"claim_seq,omitempty"`
+	Class    *string   `json:"class,omitempty"`
+	Delivery *string   `json:"delivery,omitempty"`
+
+	// Detail For people.
+	Detail   *string   `json:"detail,omitempty"`
+	Duration *string   `json:"duration,omitempty"`
+	Handler  *string   `json:"handler,omitempty"`
+	Kind     EventKind `json:"kind"`
+	Owner    *string   `json:"owner,omitempty"`
+	ReplayNo *int      `json:"replay_no,omitempty"`
+
+	// ResponseBody The first KB of the answer. Bytes that are not UTF-8 are replaced.
+	ResponseBody   *string `json:"response_body,omitempty"`
+	ResponseStatus *int    `json:"response_status,omitempty"`
+}
+
+// EventKind defines model for Event.Kind.
+type EventKind string
+
 // FieldError defines model for FieldError.
 type FieldError struct {
 	Detail string `json:"detail"`
 
 	// Field Examples: message_types[0]
 	Field string `json:"field"`
+}
+
+// Found defines model for Found.
+type Found struct {
+	Deliveries []Delivery `json:"deliveries"`
+	Message    Message    `json:"message"`
+}
+
+// FoundList defines model for FoundList.
+type FoundList struct {
+	Items []Found `json:"items"`
+	Next  *string `json:"next,omitempty"`
 }
 
 // HandlerView defines model for Handler.
@@ -456,6 +626,12 @@ type NewSource struct {
 	Variant *string `json:"variant,omitempty" validate:"omitnil,max=100"`
 }
 
+// NotRouted defines model for NotRouted.
+type NotRouted struct {
+	Handler string `json:"handler"`
+	Reason  string `json:"reason"`
+}
+
 // Outcome defines model for Outcome.
 type Outcome struct {
 	// Attempts Since ingest, the replay or the last retry by an operator.
@@ -468,6 +644,39 @@ type Outcome struct {
 	ReplayNo       int            `json:"replay_no"`
 	ResponseStatus *int           `json:"response_status,omitempty"`
 	Result         DeliveryStatus `json:"result"`
+}
+
+// OutcomeEntry defines model for OutcomeEntry.
+type OutcomeEntry struct {
+	// Attempts Since ingest, the replay or the last retry by an operator.
+	Attempts int   `json:"attempts"`
+	ClaimSeq int64 `json:"claim_seq"`
+
+	// ClaimedAt Of the claim that ended it; left out where an operator did.
+	ClaimedAt *time.Time `json:"claimed_at,omitempty"`
+	Delivery  *string    `json:"delivery,omitempty"`
+
+	// DuplicateOf DUPLICATE: the message that has the business key.
+	DuplicateOf   *string   `json:"duplicate_of,omitempty"`
+	Duration      *string   `json:"duration,omitempty"`
+	FinishedAt    time.Time `json:"finished_at"`
+	Handler       *string   `json:"handler,omitempty"`
+	LastError     *string   `json:"last_error,omitempty"`
+	MaxRetryCount int       `json:"max_retry_count"`
+
+	// Message The message's number.
+	Message        string    `json:"message"`
+	ReceivedAt     time.Time `json:"received_at"`
+	ReplayNo       int       `json:"replay_no"`
+	ResponseStatus *int      `json:"response_status,omitempty"`
+	Result         Status    `json:"result"`
+	Source         string    `json:"source"`
+}
+
+// OutcomeList defines model for OutcomeList.
+type OutcomeList struct {
+	Items []OutcomeEntry `json:"items"`
+	Next  *string        `json:"next,omitempty"`
 }
 
 // ParkedAction defines model for ParkedAction.
@@ -554,6 +763,15 @@ type SourceList struct {
 // Status defines model for Status.
 type Status string
 
+// Timeline defines model for Timeline.
+type Timeline struct {
+	Events  []Event `json:"events"`
+	Message Message `json:"message"`
+
+	// NotRouted The handlers that have no delivery of it, and why; by what they subscribe to now.
+	NotRouted []NotRouted `json:"not_routed"`
+}
+
 // BizKeyFilter defines model for BizKeyFilter.
 type BizKeyFilter = string
 
@@ -566,6 +784,12 @@ type DeliveryID = string
 // ErrorClassFilter defines model for ErrorClassFilter.
 type ErrorClassFilter string
 
+// FinishedFrom defines model for FinishedFrom.
+type FinishedFrom = time.Time
+
+// FinishedTo defines model for FinishedTo.
+type FinishedTo = time.Time
+
 // From defines model for From.
 type From = time.Time
 
@@ -574,6 +798,9 @@ type HandlerFilter = string
 
 // Limit defines model for Limit.
 type Limit = int
+
+// MessageFilter defines model for MessageFilter.
+type MessageFilter = string
 
 // MessageIDFilter defines model for MessageIDFilter.
 type MessageIDFilter = string
@@ -590,11 +817,47 @@ type Name = string
 // OrderingKeyFilter defines model for OrderingKeyFilter.
 type OrderingKeyFilter = string
 
+// ResponseStatusFilter defines model for ResponseStatusFilter.
+type ResponseStatusFilter = int
+
 // SourceFilter defines model for SourceFilter.
 type SourceFilter = string
 
 // To defines model for To.
 type To = time.Time
+
+// ListAttemptsParams defines parameters for ListAttempts.
+type ListAttemptsParams struct {
+	// Source Name of a source; of a deleted one if no other has the name.
+	Source *SourceFilter `form:"source,omitempty" json:"source,omitempty"`
+
+	// Handler Name of a handler; of a deleted one if no other has the name.
+	Handler *HandlerFilter `form:"handler,omitempty" json:"handler,omitempty"`
+
+	// Message The message's number.
+	Message *MessageFilter `form:"message,omitempty" json:"message,omitempty"`
+
+	// ErrorClass An attempt of the delivery failed in this way.
+	ErrorClass *ListAttemptsParamsErrorClass `form:"error_class,omitempty" json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request lease_expired"`
+
+	// ResponseStatus What the handler answered.
+	ResponseStatus *ResponseStatusFilter `form:"response_status,omitempty" json:"response_status,omitempty" validate:"omitnil,min=100,max=599"`
+
+	// From Finished at or after this time.
+	From *FinishedFrom `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Finished before this time.
+	To *FinishedTo `form:"to,omitempty" json:"to,omitempty"`
+
+	// Cursor The `next` of the page before. It only continues the same list with the same filters; anything else is a 400.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit The most items of a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty" validate:"omitnil,min=1,max=500"`
+}
+
+// ListAttemptsParamsErrorClass defines parameters for ListAttempts.
+type ListAttemptsParamsErrorClass string
 
 // ListDeliveriesParams defines parameters for ListDeliveries.
 type ListDeliveriesParams struct {
@@ -637,6 +900,17 @@ type ListDeliveriesParams struct {
 // ListDeliveriesParamsErrorClass defines parameters for ListDeliveries.
 type ListDeliveriesParamsErrorClass string
 
+// LookUpParams defines parameters for LookUp.
+type LookUpParams struct {
+	Key string `form:"key" json:"key" validate:"min=1,max=512"`
+
+	// Cursor The `next` of the page before. It only continues the same list with the same filters; anything else is a 400.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit The most items of a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty" validate:"omitnil,min=1,max=500"`
+}
+
 // ListMessagesParams defines parameters for ListMessages.
 type ListMessagesParams struct {
 	// Status The message's status; with `handler`, the status of its delivery to that handler.
@@ -669,6 +943,38 @@ type ListMessagesParams struct {
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty" validate:"omitnil,min=1,max=500"`
 }
 
+// ListOutcomesParams defines parameters for ListOutcomes.
+type ListOutcomesParams struct {
+	Result *ListOutcomesParamsResult `form:"result,omitempty" json:"result,omitempty" validate:"omitnil,oneof=DONE DISCARDED DUPLICATE UNROUTED"`
+
+	// Source Name of a source; of a deleted one if no other has the name.
+	Source *SourceFilter `form:"source,omitempty" json:"source,omitempty"`
+
+	// Handler Name of a handler; of a deleted one if no other has the name.
+	Handler *HandlerFilter `form:"handler,omitempty" json:"handler,omitempty"`
+
+	// Message The message's number.
+	Message *MessageFilter `form:"message,omitempty" json:"message,omitempty"`
+
+	// ResponseStatus What the handler answered.
+	ResponseStatus *ResponseStatusFilter `form:"response_status,omitempty" json:"response_status,omitempty" validate:"omitnil,min=100,max=599"`
+
+	// From Finished at or after this time.
+	From *FinishedFrom `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Finished before this time.
+	To *FinishedTo `form:"to,omitempty" json:"to,omitempty"`
+
+	// Cursor The `next` of the page before. It only continues the same list with the same filters; anything else is a 400.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit The most items of a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty" validate:"omitnil,min=1,max=500"`
+}
+
+// ListOutcomesParamsResult defines parameters for ListOutcomes.
+type ListOutcomesParamsResult string
+
 // DiscardDeliveryJSONRequestBody defines body for DiscardDelivery for application/json ContentType.
 type DiscardDeliveryJSONRequestBody = ParkedAction
 
@@ -698,6 +1004,9 @@ type ChangeSourceJSONRequestBody = SourceChange
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// ListAttempts Failed attempts, the latest first
+	// (GET /attempts)
+	ListAttempts(w http.ResponseWriter, r *http.Request, params ListAttemptsParams)
 	// ListDeliveries Deliveries, newest message first
 	// (GET /deliveries)
 	ListDeliveries(w http.ResponseWriter, r *http.Request, params ListDeliveriesParams)
@@ -731,6 +1040,9 @@ type ServerInterface interface {
 	// RetryParked Retry everything that is parked at a handler
 	// (POST /handlers/{name}/retry-parked)
 	RetryParked(w http.ResponseWriter, r *http.Request, name Name)
+	// LookUp All about a key, newest first
+	// (GET /lookup)
+	LookUp(w http.ResponseWriter, r *http.Request, params LookUpParams)
 	// ListMessages Messages, newest first
 	// (GET /messages)
 	ListMessages(w http.ResponseWriter, r *http.Request, params ListMessagesParams)
@@ -740,6 +1052,12 @@ type ServerInterface interface {
 	// ReplayMessage Deliver a message again
 	// (POST /messages/{id}/replay)
 	ReplayMessage(w http.ResponseWriter, r *http.Request, id MessageNumber)
+	// GetTimeline What happened to a message, in order of time
+	// (GET /messages/{id}/timeline)
+	GetTimeline(w http.ResponseWriter, r *http.Request, id MessageNumber)
+	// ListOutcomes How deliveries ended, the latest first
+	// (GET /outcomes)
+	ListOutcomes(w http.ResponseWriter, r *http.Request, params ListOutcomesParams)
 	// ListSources All sources, by name
 	// (GET /sources)
 	ListSources(w http.ResponseWriter, r *http.Request)
@@ -760,6 +1078,12 @@ type ServerInterface interface {
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
 
 type Unimplemented struct{}
+
+// ListAttempts Failed attempts, the latest first
+// (GET /attempts)
+func (_ Unimplemented) ListAttempts(w http.ResponseWriter, r *http.Request, params ListAttemptsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
 
 // ListDeliveries Deliveries, newest message first
 // (GET /deliveries)
@@ -827,6 +1151,12 @@ func (_ Unimplemented) RetryParked(w http.ResponseWriter, r *http.Request, name 
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// LookUp All about a key, newest first
+// (GET /lookup)
+func (_ Unimplemented) LookUp(w http.ResponseWriter, r *http.Request, params LookUpParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // ListMessages Messages, newest first
 // (GET /messages)
 func (_ Unimplemented) ListMessages(w http.ResponseWriter, r *http.Request, params ListMessagesParams) {
@@ -842,6 +1172,18 @@ func (_ Unimplemented) GetMessage(w http.ResponseWriter, r *http.Request, id Mes
 // ReplayMessage Deliver a message again
 // (POST /messages/{id}/replay)
 func (_ Unimplemented) ReplayMessage(w http.ResponseWriter, r *http.Request, id MessageNumber) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetTimeline What happened to a message, in order of time
+// (GET /messages/{id}/timeline)
+func (_ Unimplemented) GetTimeline(w http.ResponseWriter, r *http.Request, id MessageNumber) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListOutcomes How deliveries ended, the latest first
+// (GET /outcomes)
+func (_ Unimplemented) ListOutcomes(w http.ResponseWriter, r *http.Request, params ListOutcomesParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -883,6 +1225,143 @@ type ServerInterfaceWrapper struct {
 }
 
 type MiddlewareFunc func(http.Handler) http.Handler
+
+// ListAttempts operation middleware
+func (siw *ServerInterfaceWrapper) ListAttempts(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAttemptsParams
+
+	// ------------- Optional query parameter "source" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "source", r.URL.Query(), &params.Source, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "source"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "source", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "handler" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "handler", r.URL.Query(), &params.Handler, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "handler"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "handler", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "message" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "message", r.URL.Query(), &params.Message, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "message"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "message", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "error_class" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "error_class", r.URL.Query(), &params.ErrorClass, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "error_class"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "error_class", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "response_status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "response_status", r.URL.Query(), &params.ResponseStatus, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "response_status"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "response_status", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAttempts(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
 
 // ListDeliveries operation middleware
 func (siw *ServerInterfaceWrapper) ListDeliveries(w http.ResponseWriter, r *http.Request) {
@@ -1309,6 +1788,65 @@ func (siw *ServerInterfaceWrapper) RetryParked(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// LookUp operation middleware
+func (siw *ServerInterfaceWrapper) LookUp(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params LookUpParams
+
+	// ------------- Required query parameter "key" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "key", r.URL.Query(), &params.Key, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "key"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "key", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.LookUp(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListMessages operation middleware
 func (siw *ServerInterfaceWrapper) ListMessages(w http.ResponseWriter, r *http.Request) {
 
@@ -1515,6 +2053,169 @@ func (siw *ServerInterfaceWrapper) ReplayMessage(w http.ResponseWriter, r *http.
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ReplayMessage(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetTimeline operation middleware
+func (siw *ServerInterfaceWrapper) GetTimeline(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id MessageNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetTimeline(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListOutcomes operation middleware
+func (siw *ServerInterfaceWrapper) ListOutcomes(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListOutcomesParams
+
+	// ------------- Optional query parameter "result" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "result", r.URL.Query(), &params.Result, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "result"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "result", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "source" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "source", r.URL.Query(), &params.Source, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "source"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "source", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "handler" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "handler", r.URL.Query(), &params.Handler, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "handler"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "handler", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "message" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "message", r.URL.Query(), &params.Message, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "message"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "message", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "response_status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "response_status", r.URL.Query(), &params.ResponseStatus, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "response_status"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "response_status", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListOutcomes(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1783,6 +2484,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Get(options.BaseURL+"/messages/{id}", wrapper.GetMessage)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/messages/{id}/timeline", wrapper.GetTimeline)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/messages/{id}/replay", wrapper.ReplayMessage)
 	})
 	r.Group(func(r chi.Router) {
@@ -1800,11 +2504,59 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/deliveries/{id}/done", wrapper.FinishDelivery)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/attempts", wrapper.ListAttempts)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/outcomes", wrapper.ListOutcomes)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/lookup", wrapper.LookUp)
+	})
 
 	return r
 }
 
 type ProblemApplicationProblemPlusJSONResponse Problem
+
+type ListAttemptsRequestObject struct {
+	Params ListAttemptsParams
+}
+
+type ListAttemptsResponseObject interface {
+	VisitListAttemptsResponse(w http.ResponseWriter) error
+}
+
+type ListAttempts200JSONResponse AttemptList
+
+func (response ListAttempts200JSONResponse) VisitListAttemptsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAttemptsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListAttemptsdefaultApplicationProblemPlusJSONResponse) VisitListAttemptsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
 
 type ListDeliveriesRequestObject struct {
 	Params ListDeliveriesParams
@@ -2233,6 +2985,45 @@ func (response RetryParkeddefaultApplicationProblemPlusJSONResponse) VisitRetryP
 	return err
 }
 
+type LookUpRequestObject struct {
+	Params LookUpParams
+}
+
+type LookUpResponseObject interface {
+	VisitLookUpResponse(w http.ResponseWriter) error
+}
+
+type LookUp200JSONResponse FoundList
+
+func (response LookUp200JSONResponse) VisitLookUpResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LookUpdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response LookUpdefaultApplicationProblemPlusJSONResponse) VisitLookUpResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListMessagesRequestObject struct {
 	Params ListMessagesParams
 }
@@ -2340,6 +3131,84 @@ type ReplayMessagedefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response ReplayMessagedefaultApplicationProblemPlusJSONResponse) VisitReplayMessageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTimelineRequestObject struct {
+	ID MessageNumber `json:"id"`
+}
+
+type GetTimelineResponseObject interface {
+	VisitGetTimelineResponse(w http.ResponseWriter) error
+}
+
+type GetTimeline200JSONResponse Timeline
+
+func (response GetTimeline200JSONResponse) VisitGetTimelineResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTimelinedefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetTimelinedefaultApplicationProblemPlusJSONResponse) VisitGetTimelineResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListOutcomesRequestObject struct {
+	Params ListOutcomesParams
+}
+
+type ListOutcomesResponseObject interface {
+	VisitListOutcomesResponse(w http.ResponseWriter) error
+}
+
+type ListOutcomes200JSONResponse OutcomeList
+
+func (response ListOutcomes200JSONResponse) VisitListOutcomesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListOutcomesdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListOutcomesdefaultApplicationProblemPlusJSONResponse) VisitListOutcomesResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -2542,6 +3411,9 @@ func (response ChangeSourcedefaultApplicationProblemPlusJSONResponse) VisitChang
 
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
+	// ListAttempts Failed attempts, the latest first
+	// (GET /attempts)
+	ListAttempts(ctx context.Context, request ListAttemptsRequestObject) (ListAttemptsResponseObject, error)
 	// ListDeliveries Deliveries, newest message first
 	// (GET /deliveries)
 	ListDeliveries(ctx context.Context, request ListDeliveriesRequestObject) (ListDeliveriesResponseObject, error)
@@ -2575,6 +3447,9 @@ type StrictServerInterface interface {
 	// RetryParked Retry everything that is parked at a handler
 	// (POST /handlers/{name}/retry-parked)
 	RetryParked(ctx context.Context, request RetryParkedRequestObject) (RetryParkedResponseObject, error)
+	// LookUp All about a key, newest first
+	// (GET /lookup)
+	LookUp(ctx context.Context, request LookUpRequestObject) (LookUpResponseObject, error)
 	// ListMessages Messages, newest first
 	// (GET /messages)
 	ListMessages(ctx context.Context, request ListMessagesRequestObject) (ListMessagesResponseObject, error)
@@ -2584,6 +3459,12 @@ type StrictServerInterface interface {
 	// ReplayMessage Deliver a message again
 	// (POST /messages/{id}/replay)
 	ReplayMessage(ctx context.Context, request ReplayMessageRequestObject) (ReplayMessageResponseObject, error)
+	// GetTimeline What happened to a message, in order of time
+	// (GET /messages/{id}/timeline)
+	GetTimeline(ctx context.Context, request GetTimelineRequestObject) (GetTimelineResponseObject, error)
+	// ListOutcomes How deliveries ended, the latest first
+	// (GET /outcomes)
+	ListOutcomes(ctx context.Context, request ListOutcomesRequestObject) (ListOutcomesResponseObject, error)
 	// ListSources All sources, by name
 	// (GET /sources)
 	ListSources(ctx context.Context, request ListSourcesRequestObject) (ListSourcesResponseObject, error)
@@ -2638,6 +3519,32 @@ type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
 	options     StrictHTTPServerOptions
+}
+
+// ListAttempts operation middleware
+func (sh *strictHandler) ListAttempts(w http.ResponseWriter, r *http.Request, params ListAttemptsParams) {
+	var request ListAttemptsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAttempts(ctx, request.(ListAttemptsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAttempts")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListAttemptsResponseObject); ok {
+		if err := validResponse.VisitListAttemptsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
 }
 
 // ListDeliveries operation middleware
@@ -2967,6 +3874,32 @@ func (sh *strictHandler) RetryParked(w http.ResponseWriter, r *http.Request, nam
 	}
 }
 
+// LookUp operation middleware
+func (sh *strictHandler) LookUp(w http.ResponseWriter, r *http.Request, params LookUpParams) {
+	var request LookUpRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.LookUp(ctx, request.(LookUpRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "LookUp")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(LookUpResponseObject); ok {
+		if err := validResponse.VisitLookUpResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // ListMessages operation middleware
 func (sh *strictHandler) ListMessages(w http.ResponseWriter, r *http.Request, params ListMessagesParams) {
 	var request ListMessagesRequestObject
@@ -3048,6 +3981,58 @@ func (sh *strictHandler) ReplayMessage(w http.ResponseWriter, r *http.Request, i
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ReplayMessageResponseObject); ok {
 		if err := validResponse.VisitReplayMessageResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetTimeline operation middleware
+func (sh *strictHandler) GetTimeline(w http.ResponseWriter, r *http.Request, id MessageNumber) {
+	var request GetTimelineRequestObject
+
+	request.ID = id
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetTimeline(ctx, request.(GetTimelineRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetTimeline")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetTimelineResponseObject); ok {
+		if err := validResponse.VisitGetTimelineResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListOutcomes operation middleware
+func (sh *strictHandler) ListOutcomes(w http.ResponseWriter, r *http.Request, params ListOutcomesParams) {
+	var request ListOutcomesRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListOutcomes(ctx, request.(ListOutcomesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListOutcomes")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListOutcomesResponseObject); ok {
+		if err := validResponse.VisitListOutcomesResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -120,11 +120,7 @@ func (s *server) GetDelivery(ctx context.Context, request GetDeliveryRequestObje
 		Delivery: showDelivery(d.DeliveryState), Attempts: make([]Attempt, len(d.Attempts)), Outcomes: make([]Outcome, len(d.Outcomes)),
 	}
 	for i, a := range d.Attempts {
-		detail.Attempts[i] = Attempt{
-			FinishedAt: a.FinishedAt.UTC(), ClaimSeq: a.ClaimSeq, ReplayNo: a.ReplayNo, RetryCount: a.RetryCount, Stale: a.Stale,
-			ResponseStatus: some(a.ResponseStatus), Duration: someDuration(a.Duration), Class: string(a.Class), Error: a.Error,
-			Owner: a.Owner, ResponseBody: strings.ToValidUTF8(string(a.ResponseBody), "\uFFFD"),
-		}
+		detail.Attempts[i] = showAttempt(a)
 	}
 	for i, o := range d.Outcomes {
 		detail.Outcomes[i] = Outcome{
@@ -133,6 +129,14 @@ func (s *server) GetDelivery(ctx context.Context, request GetDeliveryRequestObje
 		}
 	}
 	return detail, nil
+}
+
+func showAttempt(a inbox.Attempt) Attempt {
+	return Attempt{
+		FinishedAt: a.FinishedAt.UTC(), ClaimSeq: a.ClaimSeq, ReplayNo: a.ReplayNo, RetryCount: a.RetryCount, Stale: a.Stale,
+		ResponseStatus: some(a.ResponseStatus), Duration: someDuration(a.Duration), Class: string(a.Class), Error: a.Error,
+		Owner: a.Owner, ResponseBody: strings.ToValidUTF8(string(a.ResponseBody), "\uFFFD"),
+	}
 }
 
 // RetryDelivery implements the operation.

@@ -94,6 +94,9 @@ func explain(err error) *apiError {
 	if e, ok := errors.AsType[*InvalidParamFormatError](err); ok {
 		return &apiError{kind: ProblemBadRequest, fields: []FieldError{{Field: e.ParamName, Detail: parameterForm(e.ParamName)}}}
 	}
+	if e, ok := errors.AsType[*RequiredParamError](err); ok {
+		return &apiError{kind: ProblemBadRequest, fields: []FieldError{{Field: e.ParamName, Detail: "is required"}}}
+	}
 	if e, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		if e.Field == "" {
 			return &apiError{kind: ProblemBadRequest, detail: "The body must be a JSON object."}

@@ -35,6 +35,7 @@ type Store interface {
 	SourceStore
 	HandlerStore
 	MessageStore
+	LedgerStore
 	TokenStore
 }
 
