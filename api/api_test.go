@@ -24,6 +24,7 @@ import (
 
 	"github.com/inboxd/inboxd/api"
 	"github.com/inboxd/inboxd/inbox"
+	"github.com/inboxd/inboxd/internal/seal"
 	"github.com/inboxd/inboxd/postgres"
 	"github.com/inboxd/inboxd/postgres/pgtest"
 	"github.com/inboxd/inboxd/providers"
@@ -50,10 +51,24 @@ func (c checker) CheckSource(s *inbox.Source) error {
 	return err
 }
 
+// newKeys returns a ring with one random key.
+func newKeys(t *testing.T) *seal.Keyring {
+	t.Helper()
+	entry, err := seal.NewKey("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := seal.Parse(entry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
 func newGateway(t *testing.T) *gateway {
 	t.Helper()
 	database := pgtest.New(t).URL
-	db, err := postgres.Open(t.Context(), database, 4)
+	db, err := postgres.Open(t.Context(), database, 4, postgres.WithSecrets(postgres.Secrets{Keys: newKeys(t)}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +252,7 @@ func TestSourcesRefused(t *testing.T) {
 		{"change to no secrets", "PATCH", "/shop", `{"secrets": []}`, api.ProblemInvalid, "", "secret"},
 		{"change of the name", "PATCH", "/shop", `{"name": "other"}`, api.ProblemBadRequest, "name", ""},
 		{"change to an unknown provider", "PATCH", "/shop", `{"provider": "nobody"}`, api.ProblemInvalid, "", "nobody"},
-		{"NUL in a secret", "POST", "", `{"name": "x", "provider": "stripe", "secrets": ["a\u0000b"]}`, api.ProblemInvalid, "", ""},
+		{"NUL in a secret", "POST", "", `{"name": "x", "provider": "stripe", "secrets": ["a\u0000b"]}`, api.ProblemInvalid, "secrets[0]", ""},
 	} {
 		p := g.refused(t, test.kind, test.method, "/api/v1/sources"+test.path, test.body)
 		if got := fields(p); got != test.fields {

@@ -483,7 +483,10 @@ type HandlerView struct {
 	PermanentStatuses []int     `json:"permanent_statuses"`
 
 	// SecretCount How many secrets sign what it is sent; they are never shown.
-	SecretCount int       `json:"secret_count"`
+	SecretCount int `json:"secret_count"`
+
+	// SecretError Why its secrets can't be used on the instance that answers. Until that is mended nothing is sent.
+	SecretError *string   `json:"secret_error,omitempty"`
 	Sources     []string  `json:"sources"`
 	Timeout     string    `json:"timeout"`
 	UpdatedAt   time.Time `json:"updated_at"`
@@ -739,7 +742,10 @@ type Source struct {
 	Provider  string    `json:"provider"`
 
 	// SecretCount How many secrets it has; they are never shown.
-	SecretCount int             `json:"secret_count"`
+	SecretCount int `json:"secret_count"`
+
+	// SecretError Why its secrets can't be used on the instance that answers, such as a key or a file that is missing. Until that is mended nothing is verified, and requests are answered 503.
+	SecretError *string         `json:"secret_error,omitempty"`
 	Settings    json.RawMessage `json:"settings"`
 	UpdatedAt   time.Time       `json:"updated_at"`
 	Variant     string          `json:"variant"`

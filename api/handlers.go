@@ -167,7 +167,7 @@ func checkBackoff(h *inbox.Handler) error {
 
 func showHandler(h *inbox.Handler) HandlerView {
 	return HandlerView{
-		Name: h.Name, URL: h.URL, Sources: h.Sources, MessageTypes: h.MessageTypes, SecretCount: len(h.Secrets),
+		Name: h.Name, URL: h.URL, Sources: h.Sources, MessageTypes: h.MessageTypes, SecretCount: len(h.Secrets), SecretError: orNil(h.SecretFault),
 		Concurrency: h.Concurrency, Timeout: formatDuration(h.Timeout), MaxRetryCount: h.MaxRetryCount,
 		BackoffBase: formatDuration(h.Backoff.Base), BackoffCap: formatDuration(h.Backoff.Cap),
 		PermanentStatuses: append([]int{}, h.PermanentStatuses...), Paused: h.Paused,

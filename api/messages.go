@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 
@@ -245,11 +246,18 @@ func showMessage(m *inbox.MessageState) Message {
 	return message
 }
 
+// secretHeader is in the names of headers whose values are not shown: what a provider proves itself with. A
+// signature is stored, since a handler may want to verify it, but would let its reader send the message again.
+var secretHeader = regexp.MustCompile(`(?i)signature|hmac|token|secret|password|api-?key`)
+
 // showHeaders takes the stored lines apart.
 func showHeaders(lines []byte) []Header {
 	headers := []Header{}
 	for line := range bytes.SplitSeq(lines, []byte("\r\n")) {
 		if name, value, ok := bytes.Cut(line, []byte(": ")); ok {
+			if secretHeader.Match(name) {
+				value = []byte("***")
+			}
 			headers = append(headers, Header{Name: string(name), Value: strings.ToValidUTF8(string(value), "\uFFFD")})
 		}
 	}

@@ -118,6 +118,9 @@ func explain(err error) *apiError {
 		return &apiError{kind: ProblemConflict, detail: e.Detail}
 	}
 	switch {
+	case errors.Is(err, inbox.ErrNoSealingKey):
+		return &apiError{kind: ProblemInvalid, detail: "This instance has no key to seal a secret with, so it stores none. " +
+			"Make one with `inboxd secrets key`, give it to every instance as INBOXD_SECRET_KEYS, and start them again."}
 	case errors.Is(err, inbox.ErrNotFound):
 		return &apiError{kind: ProblemNotFound}
 	case errors.Is(err, inbox.ErrNameTaken):

@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 
 	"github.com/inboxd/inboxd/inbox"
 )
@@ -27,6 +29,9 @@ func (s *server) CreateSource(ctx context.Context, request CreateSourceRequestOb
 		Name: in.Name, Provider: in.Provider, Variant: or(in.Variant, ""), Settings: or(in.Settings, json.RawMessage("{}")),
 		Secrets: toSecrets(in.Secrets), BodyLimit: or(in.BodyLimit, 0), Enabled: or(in.Enabled, true),
 	}
+	if err := checkNewSecrets(in.Secrets); err != nil {
+		return nil, err
+	}
 	if err := s.checkSource(source); err != nil {
 		return nil, err
 	}
@@ -49,6 +54,9 @@ func (s *server) GetSource(ctx context.Context, request GetSourceRequestObject) 
 // ChangeSource implements the operation.
 func (s *server) ChangeSource(ctx context.Context, request ChangeSourceRequestObject) (ChangeSourceResponseObject, error) {
 	in := request.Body
+	if err := checkNewSecrets(in.Secrets); err != nil {
+		return nil, err
+	}
 	source, err := s.store.ChangeSource(ctx, request.Name, func(source *inbox.Source) error {
 		source.Provider = or(in.Provider, source.Provider)
 		source.Variant = or(in.Variant, source.Variant)
@@ -76,6 +84,20 @@ func (s *server) DeleteSource(ctx context.Context, request DeleteSourceRequestOb
 	return DeleteSource204Response{}, nil
 }
 
+// checkNewSecrets refuses the form in which secrets are stored: taken as given, it would name a key and
+// open to nothing.
+func checkNewSecrets(texts []string) error {
+	for i, text := range texts {
+		if strings.HasPrefix(text, "sealed:") {
+			return invalid(fmt.Sprintf("secrets[%d]", i), "must not begin with sealed:, which marks secrets in the database")
+		}
+		if strings.ContainsRune(text, 0) {
+			return invalid(fmt.Sprintf("secrets[%d]", i), "must not have a NUL character")
+		}
+	}
+	return nil
+}
+
 func (s *server) checkSource(source *inbox.Source) error {
 	if err := s.checker.CheckSource(source); err != nil {
 		return &apiError{kind: ProblemInvalid, detail: err.Error()}
@@ -85,7 +107,7 @@ func (s *server) checkSource(source *inbox.Source) error {
 
 func showSource(s *inbox.Source) Source {
 	return Source{
-		Name: s.Name, Provider: s.Provider, Variant: s.Variant, Settings: s.Settings, SecretCount: len(s.Secrets),
+		Name: s.Name, Provider: s.Provider, Variant: s.Variant, Settings: s.Settings, SecretCount: len(s.Secrets), SecretError: orNil(s.SecretFault),
 		BodyLimit: s.BodyLimit, Enabled: s.Enabled, CreatedAt: s.CreatedAt.UTC(), UpdatedAt: s.UpdatedAt.UTC(),
 	}
 }
@@ -96,6 +118,14 @@ func toSecrets(texts []string) []inbox.Secret {
 		secrets[i] = inbox.Secret(text)
 	}
 	return secrets
+}
+
+// orNil leaves an empty text out of an answer.
+func orNil(text string) *string {
+	if text == "" {
+		return nil
+	}
+	return &text
 }
 
 // or returns what p points at, or the other value for a field that was left out.

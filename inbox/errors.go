@@ -22,6 +22,9 @@ var (
 	// ErrConflict: the row has moved on since it was read, or what was asked doesn't fit its status.
 	ErrConflict = errors.New("conflict")
 
+	// ErrNoSealingKey: a secret was to be stored, and this instance has no key to seal it with.
+	ErrNoSealingKey = errors.New("there is no key to seal secrets with")
+
 	// ErrNameTaken: another source, handler or token has this name.
 	ErrNameTaken = errors.New("the name is taken")
 )

@@ -18,6 +18,11 @@ type Source struct {
 	BodyLimit int64           // bytes of a request's body; 0 takes the server's default
 	Enabled   bool            // a disabled source answers 404
 	CreatedAt time.Time
+
+	// SecretFault says why the secrets can't be used: a key or what a reference names is missing. Nothing is
+	// verified with any of them then. "" if they can; it repeats no secret.
+	SecretFault string
+
 	UpdatedAt time.Time
 }
 
@@ -30,7 +35,8 @@ type Handler struct {
 	MessageTypes []string // globs of message types (path.Match); "*" is every one, "" one without a type
 
 	// Secrets sign what it is sent, Standard Webhooks; all of them sign while a secret is rotated.
-	Secrets []Secret
+	Secrets     []Secret
+	SecretFault string // as a source's; nothing is sent then
 
 	Concurrency       int           // requests under way at once in one instance, 1 to 1000
 	Timeout           time.Duration // of one attempt, 1 s to 10 min

@@ -18,6 +18,11 @@ func (s Secret) Reveal() string { return string(s) }
 // Blank reports whether the secret is empty or only white space: it must verify nothing.
 func (s Secret) Blank() bool { return strings.TrimSpace(string(s)) == "" }
 
+// Reference reports whether the text isn't the secret but says where it is: env:NAME or file:/path.
+func (s Secret) Reference() bool {
+	return strings.HasPrefix(string(s), "env:") || strings.HasPrefix(string(s), "file:")
+}
+
 // String returns "***".
 func (Secret) String() string { return masked }
 

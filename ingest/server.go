@@ -60,8 +60,8 @@ type Server struct {
 
 // compiled is the sources of one snapshot, ready to verify.
 type compiled struct {
-	version int64
-	byName  map[string]*ingress
+	snapshot *inbox.Snapshot
+	byName   map[string]*ingress
 }
 
 // ingress is one source with its compiled sheet.
@@ -93,7 +93,7 @@ func New(cfg Config) *Server {
 		intakeLimit:   orDefault(cfg.IntakeBytes, 64<<20),
 		commitTimeout: orDefault(cfg.CommitTimeout, 5*time.Second),
 	}
-	s.sources.Store(&compiled{version: -1})
+	s.sources.Store(&compiled{})
 	return s
 }
 
@@ -222,7 +222,9 @@ func newSubmission(source *inbox.Source, r *http.Request, body []byte, items []p
 var dropHeaders = map[string]bool{
 	"Connection": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true, "Trailer": true,
 	"Transfer-Encoding": true, "Upgrade": true, "Expect": true,
-	"Authorization": true, "Proxy-Authorization": true, "Cookie": true,
+	"Authorization": true, "Proxy-Authorization": true, "Proxy-Authenticate": true,
+	"Cookie": true, "Cookie2": true, "Set-Cookie": true, "Set-Cookie2": true,
+	"Api-Key": true, "X-Api-Key": true, "X-Auth-Token": true, "X-Access-Token": true, "X-Authorization": true,
 	"Content-Length": true, "Content-Type": true, "Accept-Encoding": true,
 }
 
@@ -251,14 +253,15 @@ func keepHeaders(h http.Header) []byte {
 // ingresses returns the sources of a snapshot, compiled. A snapshot is compiled once; requests that meet a
 // new one together compile it more than once, to the same result.
 func (s *Server) ingresses(snapshot *inbox.Snapshot) map[string]*ingress {
-	if c := s.sources.Load(); c.version == snapshot.Version {
+	if c := s.sources.Load(); c.snapshot == snapshot {
 		return c.byName
 	}
 	before := s.sources.Load()
-	c := &compiled{version: snapshot.Version, byName: make(map[string]*ingress, len(snapshot.Sources))}
+	c := &compiled{snapshot: snapshot, byName: make(map[string]*ingress, len(snapshot.Sources))}
 	for _, source := range snapshot.Sources {
 		if known := before.byName[source.Name]; known != nil && known.source.ID == source.ID &&
-			known.source.UpdatedAt.Equal(source.UpdatedAt) {
+			known.source.UpdatedAt.Equal(source.UpdatedAt) && known.source.SecretFault == source.SecretFault &&
+			slices.Equal(known.source.Secrets, source.Secrets) { // a file they are read from may have changed
 			c.byName[source.Name] = known
 			continue
 		}
@@ -266,7 +269,7 @@ func (s *Server) ingresses(snapshot *inbox.Snapshot) map[string]*ingress {
 		if in.bodyLimit == 0 {
 			in.bodyLimit = s.bodyLimit
 		}
-		verifier, err := s.configure(source)
+		verifier, err := s.configureSafely(source)
 		if err != nil {
 			// It was accepted once, by another release or another set of sheets. The provider gets 503 and
 			// keeps its messages until the source is mended.
@@ -278,6 +281,15 @@ func (s *Server) ingresses(snapshot *inbox.Snapshot) map[string]*ingress {
 	}
 	s.sources.Store(c)
 	return c.byName
+}
+
+// configureSafely leaves out a source whose secrets are not all there: with what is left of them it might
+// verify what nobody signed.
+func (s *Server) configureSafely(source *inbox.Source) (*providers.Verifier, error) {
+	if source.SecretFault != "" {
+		return nil, errors.New(source.SecretFault)
+	}
+	return s.configure(source)
 }
 
 // reserve takes bytes of the intake, if they are free.

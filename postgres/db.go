@@ -20,14 +20,16 @@ import (
 type DB struct {
 	pool             *pgxpool.Pool
 	missedPartitions atomic.Int64
+	secrets          Secrets
 }
 
 // connectTimeout bounds one attempt to connect, so that a host that swallows packets can't hold a flusher.
 const connectTimeout = 3 * time.Second
 
 // Open makes a pool of at most size connections. It connects when a connection is first needed, so it
-// succeeds while the database is away; it fails only on a URL that can't be read.
-func Open(ctx context.Context, url string, size int) (*DB, error) {
+// succeeds while the database is away; it fails only on a URL that can't be read. Without WithSecrets it
+// can't store secrets, nor use those that are sealed or referred to.
+func Open(ctx context.Context, url string, size int, options ...Option) (*DB, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// pgx's text may repeat the URL with its password.
@@ -42,7 +44,11 @@ func Open(ctx context.Context, url string, size int) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the database pool: %w", err)
 	}
-	return &DB{pool: pool}, nil
+	db := &DB{pool: pool}
+	for _, option := range options {
+		option(db)
+	}
+	return db, nil
 }
 
 // MissedPartitions returns how often a row met no partition, so that its writer made the day. The leader

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,7 +13,7 @@ import (
 // Handlers returns all handlers that are not deleted, by name.
 func (db *DB) Handlers(ctx context.Context) ([]*inbox.Handler, error) {
 	rows, _ := db.pool.Query(ctx, readHandlers)
-	handlers, err := pgx.CollectRows(rows, scanHandler)
+	handlers, err := pgx.CollectRows(rows, db.scanHandler)
 	if err != nil {
 		return nil, fmt.Errorf("read handlers: %w", mapError(err))
 	}
@@ -27,7 +28,7 @@ FROM handler WHERE name = @name AND deleted_at IS NULL`
 // Handler returns the handler of that name, or ErrNotFound.
 func (db *DB) Handler(ctx context.Context, name string) (*inbox.Handler, error) {
 	rows, _ := db.pool.Query(ctx, readHandler, pgx.StrictNamedArgs{"name": name})
-	handler, err := pgx.CollectExactlyOneRow(rows, scanHandler)
+	handler, err := pgx.CollectExactlyOneRow(rows, db.scanHandler)
 	if err != nil {
 		return nil, fmt.Errorf("read handler %q: %w", name, mapError(err))
 	}
@@ -44,9 +45,13 @@ RETURNING id, created_at, updated_at`
 // CreateHandler stores a new handler and fills in its number and times. It fails with ErrNameTaken if
 // another has its name.
 func (db *DB) CreateHandler(ctx context.Context, h *inbox.Handler) error {
-	args := handlerArgs(h)
+	secrets, err := db.sealSecrets(handlerSecret, h.Name, h.Secrets, nil)
+	if err != nil {
+		return fmt.Errorf("create handler %q: %w", h.Name, err)
+	}
+	args := handlerArgs(h, secrets)
 	args["name"] = h.Name
-	err := db.pool.QueryRow(ctx, insertHandler, args).Scan(&h.ID, &h.CreatedAt, &h.UpdatedAt)
+	err = db.pool.QueryRow(ctx, insertHandler, args).Scan(&h.ID, &h.CreatedAt, &h.UpdatedAt)
 	if err != nil {
 		return fmt.Errorf("create handler %q: %w", h.Name, mapError(err))
 	}
@@ -71,13 +76,19 @@ func (db *DB) ChangeHandler(ctx context.Context, name string, change func(*inbox
 	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, readHandler+" FOR UPDATE", pgx.StrictNamedArgs{"name": name})
 		var err error
-		if handler, err = pgx.CollectExactlyOneRow(rows, scanHandler); err != nil {
+		if handler, err = pgx.CollectExactlyOneRow(rows, db.scanHandler); err != nil {
 			return err
 		}
+		before := slices.Clone(handler.Secrets)
 		if refused = change(handler); refused != nil {
 			return refused
 		}
-		args := handlerArgs(handler)
+		var secrets []string
+		if secrets, refused = db.sealSecrets(handlerSecret, name, handler.Secrets, before); refused != nil {
+			return refused
+		}
+		_, handler.SecretFault = db.resolve(handler.Secrets)
+		args := handlerArgs(handler, secrets)
 		args["id"] = handler.ID
 		return tx.QueryRow(ctx, updateHandler, args).Scan(&handler.UpdatedAt)
 	})
@@ -90,10 +101,12 @@ func (db *DB) ChangeHandler(ctx context.Context, name string, change func(*inbox
 	return handler, nil
 }
 
-const deleteHandler = `UPDATE handler SET deleted_at = now(), updated_at = now() WHERE name = @name AND deleted_at IS NULL`
+const deleteHandler = `
+UPDATE handler SET deleted_at = now(), secrets = '{deleted}', updated_at = now()
+WHERE name = @name AND deleted_at IS NULL`
 
 // DeleteHandler marks a handler as deleted; its name is free again. The leader ends its deliveries. Its
-// secrets stay in the row, whose CHECK wants one, but nothing reads them any more.
+// secrets are forgotten; a word stands in for them, since the row's CHECK wants one.
 func (db *DB) DeleteHandler(ctx context.Context, name string) error {
 	tag, err := db.pool.Exec(ctx, deleteHandler, pgx.StrictNamedArgs{"name": name})
 	if err == nil && tag.RowsAffected() == 0 {
@@ -105,13 +118,13 @@ func (db *DB) DeleteHandler(ctx context.Context, name string) error {
 	return nil
 }
 
-func handlerArgs(h *inbox.Handler) pgx.StrictNamedArgs {
+func handlerArgs(h *inbox.Handler, secrets []string) pgx.StrictNamedArgs {
 	permanent := h.PermanentStatuses
 	if permanent == nil {
 		permanent = []int{}
 	}
 	return pgx.StrictNamedArgs{
-		"url": h.URL, "sources": h.Sources, "message_types": h.MessageTypes, "secrets": fromSecrets(h.Secrets),
+		"url": h.URL, "sources": h.Sources, "message_types": h.MessageTypes, "secrets": secrets,
 		"concurrency": h.Concurrency, "timeout": h.Timeout, "max_retry_count": h.MaxRetryCount,
 		"backoff_base": h.Backoff.Base, "backoff_cap": h.Backoff.Cap, "permanent_statuses": permanent,
 		"paused": h.Paused,

@@ -157,7 +157,7 @@ func (db *DB) Replay(ctx context.Context, message int64, handlers []int64) ([]in
 			return err
 		}
 		rows, _ := tx.Query(ctx, readHandlers)
-		registered, err := pgx.CollectRows(rows, scanHandler)
+		registered, err := pgx.CollectRows(rows, db.scanHandler)
 		if err != nil {
 			return err
 		}

@@ -20,20 +20,23 @@ const pollInterval = 400 * time.Millisecond
 type Snapshots struct {
 	db      *DB
 	current atomic.Pointer[inbox.Snapshot]
-	loading sync.Mutex // held while one caller loads; the others wait for its result
+	loading sync.Mutex      // held while one caller loads; the others wait for its result
+	stored  *inbox.Snapshot // the current one with references as they are stored; guarded by loading
 }
 
 // Snapshots makes an empty one, of version 0. Refresh loads it, Run keeps it current.
 func (db *DB) Snapshots() *Snapshots {
 	s := &Snapshots{db: db}
-	s.current.Store(&inbox.Snapshot{})
+	s.stored = &inbox.Snapshot{}
+	s.current.Store(s.stored)
 	return s
 }
 
 // Current returns the latest snapshot that was loaded; never nil. Its version is 0 until one was.
 func (s *Snapshots) Current() *inbox.Snapshot { return s.current.Load() }
 
-// Refresh loads the snapshot if its version has changed.
+// Refresh loads the snapshot if its version has changed, and looks up what its secrets refer to: a file that
+// has changed makes a new snapshot of the same version.
 func (s *Snapshots) Refresh(ctx context.Context) error {
 	s.loading.Lock()
 	defer s.loading.Unlock()
@@ -42,7 +45,10 @@ func (s *Snapshots) Refresh(ctx context.Context) error {
 		return fmt.Errorf("load sources and handlers: %w", mapError(err))
 	}
 	if next != nil {
-		s.current.Store(next)
+		s.stored = next
+	}
+	if resolved := s.db.resolveSnapshot(s.stored); next != nil || !sameSecrets(resolved, s.Current()) {
+		s.current.Store(resolved)
 	}
 	return nil
 }
@@ -95,11 +101,11 @@ func (db *DB) loadSnapshot(ctx context.Context, known int64) (*inbox.Snapshot, e
 		}
 		rows, _ := tx.Query(ctx, readSources)
 		var err error
-		if next.Sources, err = pgx.CollectRows(rows, scanSource); err != nil {
+		if next.Sources, err = pgx.CollectRows(rows, db.scanSource); err != nil {
 			return err
 		}
 		rows, _ = tx.Query(ctx, readHandlers)
-		next.Handlers, err = pgx.CollectRows(rows, scanHandler)
+		next.Handlers, err = pgx.CollectRows(rows, db.scanHandler)
 		return err
 	})
 	if err != nil {
@@ -108,32 +114,26 @@ func (db *DB) loadSnapshot(ctx context.Context, known int64) (*inbox.Snapshot, e
 	return next, nil
 }
 
-func scanSource(row pgx.CollectableRow) (*inbox.Source, error) {
+func (db *DB) scanSource(row pgx.CollectableRow) (*inbox.Source, error) {
 	var (
 		s       inbox.Source
 		secrets []string
 	)
 	err := row.Scan(&s.ID, &s.Name, &s.Provider, &s.Variant, &s.Settings, &secrets, &s.BodyLimit, &s.Enabled,
 		&s.CreatedAt, &s.UpdatedAt)
-	s.Secrets = toSecrets(secrets)
+	s.Secrets = db.openSecrets(sourceSecret, s.Name, secrets)
+	_, s.SecretFault = db.resolve(s.Secrets)
 	return &s, err
 }
 
-func scanHandler(row pgx.CollectableRow) (*inbox.Handler, error) {
+func (db *DB) scanHandler(row pgx.CollectableRow) (*inbox.Handler, error) {
 	var (
 		h       inbox.Handler
 		secrets []string
 	)
 	err := row.Scan(&h.ID, &h.Name, &h.URL, &h.Sources, &h.MessageTypes, &secrets, &h.Concurrency, &h.Timeout,
 		&h.MaxRetryCount, &h.Backoff.Base, &h.Backoff.Cap, &h.PermanentStatuses, &h.Paused, &h.CreatedAt, &h.UpdatedAt)
-	h.Secrets = toSecrets(secrets)
+	h.Secrets = db.openSecrets(handlerSecret, h.Name, secrets)
+	_, h.SecretFault = db.resolve(h.Secrets)
 	return &h, err
-}
-
-func toSecrets(texts []string) []inbox.Secret {
-	secrets := make([]inbox.Secret, len(texts))
-	for i, text := range texts {
-		secrets[i] = inbox.Secret(text)
-	}
-	return secrets
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,7 +14,7 @@ import (
 // Sources returns all sources that are not deleted, by name.
 func (db *DB) Sources(ctx context.Context) ([]*inbox.Source, error) {
 	rows, _ := db.pool.Query(ctx, readSources)
-	sources, err := pgx.CollectRows(rows, scanSource)
+	sources, err := pgx.CollectRows(rows, db.scanSource)
 	if err != nil {
 		return nil, fmt.Errorf("read sources: %w", mapError(err))
 	}
@@ -27,7 +28,7 @@ FROM source WHERE name = @name AND deleted_at IS NULL`
 // Source returns the source of that name, or ErrNotFound.
 func (db *DB) Source(ctx context.Context, name string) (*inbox.Source, error) {
 	rows, _ := db.pool.Query(ctx, readSource, pgx.StrictNamedArgs{"name": name})
-	source, err := pgx.CollectExactlyOneRow(rows, scanSource)
+	source, err := pgx.CollectExactlyOneRow(rows, db.scanSource)
 	if err != nil {
 		return nil, fmt.Errorf("read source %q: %w", name, mapError(err))
 	}
@@ -42,9 +43,13 @@ RETURNING id, created_at, updated_at`
 // CreateSource stores a new source and fills in its number and times. It fails with ErrNameTaken if
 // another has its name.
 func (db *DB) CreateSource(ctx context.Context, s *inbox.Source) error {
-	args := sourceArgs(s)
+	secrets, err := db.sealSecrets(sourceSecret, s.Name, s.Secrets, nil)
+	if err != nil {
+		return fmt.Errorf("create source %q: %w", s.Name, err)
+	}
+	args := sourceArgs(s, secrets)
 	args["name"] = s.Name
-	err := db.pool.QueryRow(ctx, insertSource, args).Scan(&s.ID, &s.CreatedAt, &s.UpdatedAt)
+	err = db.pool.QueryRow(ctx, insertSource, args).Scan(&s.ID, &s.CreatedAt, &s.UpdatedAt)
 	if err != nil {
 		return fmt.Errorf("create source %q: %w", s.Name, mapError(err))
 	}
@@ -69,13 +74,19 @@ func (db *DB) ChangeSource(ctx context.Context, name string, change func(*inbox.
 	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
 		rows, _ := tx.Query(ctx, readSource+" FOR UPDATE", pgx.StrictNamedArgs{"name": name})
 		var err error
-		if source, err = pgx.CollectExactlyOneRow(rows, scanSource); err != nil {
+		if source, err = pgx.CollectExactlyOneRow(rows, db.scanSource); err != nil {
 			return err
 		}
+		before := slices.Clone(source.Secrets)
 		if refused = change(source); refused != nil {
 			return refused
 		}
-		args := sourceArgs(source)
+		var secrets []string
+		if secrets, refused = db.sealSecrets(sourceSecret, name, source.Secrets, before); refused != nil {
+			return refused
+		}
+		_, source.SecretFault = db.resolve(source.Secrets)
+		args := sourceArgs(source, secrets)
 		args["id"] = source.ID
 		return tx.QueryRow(ctx, updateSource, args).Scan(&source.UpdatedAt)
 	})
@@ -104,23 +115,15 @@ func (db *DB) DeleteSource(ctx context.Context, name string) error {
 	return nil
 }
 
-func sourceArgs(s *inbox.Source) pgx.StrictNamedArgs {
+func sourceArgs(s *inbox.Source, secrets []string) pgx.StrictNamedArgs {
 	settings := s.Settings
 	if len(settings) == 0 {
 		settings = json.RawMessage("{}")
 	}
 	return pgx.StrictNamedArgs{
-		"provider": s.Provider, "variant": s.Variant, "settings": settings, "secrets": fromSecrets(s.Secrets),
+		"provider": s.Provider, "variant": s.Variant, "settings": settings, "secrets": secrets,
 		"body_limit": s.BodyLimit, "enabled": s.Enabled,
 	}
-}
-
-func fromSecrets(secrets []inbox.Secret) []string {
-	texts := make([]string, len(secrets))
-	for i, secret := range secrets {
-		texts[i] = secret.Reveal()
-	}
-	return texts
 }
 
 // named finds the row of a name for a filter: the live one, else the one that was deleted last.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/inboxd/inboxd/inbox"
+	"github.com/inboxd/inboxd/internal/seal"
 	"github.com/inboxd/inboxd/postgres"
 	"github.com/inboxd/inboxd/postgres/pgtest"
 )
@@ -31,10 +32,24 @@ const (
 	lease = time.Minute
 )
 
+// newKeys returns a ring with one random key.
+func newKeys(t *testing.T) *seal.Keyring {
+	t.Helper()
+	entry, err := seal.NewKey("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := seal.Parse(entry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	url := pgtest.New(t).URL
-	db, err := postgres.Open(t.Context(), url, 8)
+	db, err := postgres.Open(t.Context(), url, 8, postgres.WithSecrets(postgres.Secrets{Keys: newKeys(t)}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -343,6 +343,7 @@ func payload(body []byte) io.ReadCloser { return io.NopCloser(bytes.NewReader(bo
 type prepared struct {
 	url     string         // what it was made of,
 	secrets []inbox.Secret // as the handler has it
+	faulty  bool           // whether it had a SecretFault
 
 	request       http.Request // what each request is a copy of
 	authorization string       // from the URL's user and password; "" if it has none
@@ -358,7 +359,7 @@ func (f *Forwarder) prepare(h *inbox.Handler) (*prepared, error) {
 	f.mu.RLock()
 	p := f.prepared[h.ID]
 	f.mu.RUnlock()
-	if p != nil && p.url == h.URL && slices.Equal(p.secrets, h.Secrets) {
+	if p != nil && p.url == h.URL && p.faulty == (h.SecretFault != "") && slices.Equal(p.secrets, h.Secrets) {
 		return p, p.err
 	}
 	p = newPrepared(h)
@@ -373,7 +374,7 @@ func (f *Forwarder) prepare(h *inbox.Handler) (*prepared, error) {
 }
 
 func newPrepared(h *inbox.Handler) *prepared {
-	p := &prepared{url: h.URL, secrets: slices.Clone(h.Secrets)}
+	p := &prepared{url: h.URL, secrets: slices.Clone(h.Secrets), faulty: h.SecretFault != ""}
 	u, err := url.Parse(h.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		p.err = errURL
@@ -386,6 +387,10 @@ func newPrepared(h *inbox.Handler) *prepared {
 	}
 	p.request = http.Request{
 		Method: http.MethodPost, URL: u, Host: u.Host, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}
+	if h.SecretFault != "" {
+		p.err = errSecretFault
+		return p
 	}
 	for _, secret := range h.Secrets {
 		s, err := newSigner(secret)

@@ -27,6 +27,8 @@ type mac struct {
 // secretPrefix marks a Standard Webhooks secret; the rest is the key in base64.
 const secretPrefix = "whsec_"
 
+var errSecretFault = errors.New("a secret of the handler can't be opened or found; the API says why as its secret_error")
+
 var errSecret = errors.New("a secret of the handler is not whsec_ and a key in base64")
 
 // newSigner decodes the secret: "whsec_" and the key in base64, padded. It fails on anything else, an

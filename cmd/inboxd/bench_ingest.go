@@ -266,7 +266,7 @@ type loadReport struct {
 }
 
 func (cmd *benchLoad) Run(ctx context.Context, c *console) error {
-	verifier, err := loadVerifier(ctx, cmd.DatabaseURL, "bench")
+	verifier, err := loadVerifier(ctx, cmd.DatabaseURL, &secretFlags{}, "bench")
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -17,6 +18,10 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
+
+	"github.com/inboxd/inboxd/inbox"
+	"github.com/inboxd/inboxd/internal/seal"
+	"github.com/inboxd/inboxd/postgres"
 )
 
 // databaseFlags is how a command reaches the database.
@@ -24,8 +29,62 @@ type databaseFlags struct {
 	DatabaseURL string `required:"" placeholder:"URL" help:"PostgreSQL, as postgres://user@host/database."`
 }
 
+// secretFlags is what secrets in the database are sealed and opened with.
+type secretFlags struct {
+	SecretKeys string `placeholder:"ID:KEY,…" help:"Keys that secrets are sealed with; the first seals, all open. inboxd secrets key makes one. Better given in the environment."`
+}
+
+// secrets returns what the database is opened with.
+func (f *secretFlags) secrets() (postgres.Secrets, error) {
+	keys, err := seal.Parse(f.SecretKeys)
+	if err != nil {
+		return postgres.Secrets{}, fmt.Errorf("--secret-keys: %w", err)
+	}
+	return postgres.Secrets{Keys: keys, Lookup: lookupSecret}, nil
+}
+
+// maxSecretFile is the most bytes that a file of a secret may have.
+const maxSecretFile = 16 << 10
+
+// lookupSecret returns what env:NAME or file:/path stands for; of a file without the line end after it. Its
+// errors name the reference and never what was found.
+func lookupSecret(reference string) (inbox.Secret, error) {
+	var text string
+	if name, ok := strings.CutPrefix(reference, "env:"); ok {
+		if strings.HasPrefix(name, "INBOXD_") {
+			// These are inboxd's own: whoever may register a source must not make it compute with them.
+			return "", fmt.Errorf("the secret %s is a setting of inboxd", reference)
+		}
+		if text, ok = os.LookupEnv(name); !ok {
+			return "", fmt.Errorf("the secret %s is not set", reference)
+		}
+	} else {
+		path := strings.TrimPrefix(reference, "file:")
+		if !filepath.IsAbs(path) {
+			return "", fmt.Errorf("the secret %s is not an absolute path", reference)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			return "", fmt.Errorf("the secret %s can't be read: %w", reference, errors.Unwrap(err))
+		}
+		if !info.Mode().IsRegular() || info.Size() > maxSecretFile {
+			return "", fmt.Errorf("the secret %s is not a file of at most %d bytes", reference, maxSecretFile)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return "", fmt.Errorf("the secret %s can't be read: %w", reference, errors.Unwrap(err))
+		}
+		text = strings.TrimRight(string(content), "\r\n")
+	}
+	if secret := inbox.Secret(text); !secret.Blank() {
+		return secret, nil
+	}
+	return "", fmt.Errorf("the secret %s is empty", reference)
+}
+
 // gatewayFlags are the gateway's settings. README.md explains each; check reports every mistake at once.
 type gatewayFlags struct {
+	secretFlags
 	Roles        []string `default:"ingest,processor,admin" help:"What this instance does: ingest, processor, admin."`
 	Listen       string   `default:"127.0.0.1:8080" help:"Public listener: /in/{source}, /healthz, /readyz."`
 	AdminListen  string   `default:"127.0.0.1:8081" help:"Operators' listener: API, /metrics, health."`
@@ -101,6 +160,9 @@ func (f *gatewayFlags) check() error {
 	}
 	if f.DrainDelay < 0 {
 		wrong("--drain-delay must not be negative")
+	}
+	if _, err := f.secrets(); err != nil {
+		errs = append(errs, err)
 	}
 	if _, err := f.deniedNetworks(); err != nil {
 		errs = append(errs, err)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/inboxd/inboxd/internal/devpg"
+	"github.com/inboxd/inboxd/internal/seal"
 	"github.com/inboxd/inboxd/postgres"
 	"github.com/inboxd/inboxd/providers"
 )
@@ -72,6 +73,9 @@ func (cmd *devCommand) Run(ctx context.Context, c *console) (err error) {
 	settings := defaultGatewayFlags()
 	settings.Listen, settings.AdminListen = freeOr(cmd.Listen), freeOr(cmd.AdminListen)
 	settings.LogLevel, settings.DrainDelay = cmd.LogLevel, 0
+	if settings.SecretKeys, err = cmd.secretKey(); err != nil {
+		return err
+	}
 	g, err := newGateway(ctx, gatewayConfig{DatabaseURL: databaseURL, Settings: settings, Log: newLogger(c.err, cmd.LogLevel)})
 	if err != nil {
 		return err
@@ -94,7 +98,7 @@ func (cmd *devCommand) Run(ctx context.Context, c *console) (err error) {
 			if err != nil {
 				d.say("the demonstration failed: " + err.Error())
 			}
-			d.invite(databaseURL)
+			d.invite(databaseURL, filepath.Join(cmd.Dir, secretKeyFile))
 		}
 		return nil
 	})
@@ -136,6 +140,26 @@ func (cmd *devCommand) token(ctx context.Context, databaseURL string) (string, e
 		return "", err
 	}
 	return token, os.WriteFile(path, []byte(token), 0o600)
+}
+
+const secretKeyFile = "secret-key"
+
+// secretKey returns the key that the last start sealed secrets with, or makes one. --reset keeps it: a database
+// of the operator's own outlives the private one.
+func (cmd *devCommand) secretKey() (string, error) {
+	path := filepath.Join(cmd.Dir, secretKeyFile)
+	kept, err := os.ReadFile(path)
+	if err == nil {
+		return strings.TrimSpace(string(kept)), nil
+	}
+	if !errors.Is(err, os.ErrNotExist) {
+		return "", err
+	}
+	entry, err := seal.NewKey("dev")
+	if err != nil {
+		return "", err
+	}
+	return entry, os.WriteFile(path, []byte(entry+"\n"), 0o600)
 }
 
 // freeOr returns the address, or a free port of loopback if somebody listens there.
@@ -269,20 +293,20 @@ func (d *dev) awaitDone(ctx context.Context, message string) error {
 }
 
 // invite prints what can be done now.
-func (d *dev) invite(databaseURL string) {
+func (d *dev) invite(databaseURL, keyFile string) {
 	self := os.Args[0]
 	if strings.Contains(self, "go-build") {
 		self = "go run ./cmd/inboxd"
 	}
 	fmt.Fprintf(d.out, `
 Point providers at   %s/in/{source}
-Send a message       %s send %s --to %s --database-url '%s'
+Send a message       INBOXD_SECRET_KEYS="$(cat '%s')" %s send %s --to %s --database-url '%s'
 Operators' API       %s/api/v1 (contract: %s/openapi.yaml)
   with the token     %s
   for instance       curl -H 'Authorization: Bearer %s' %s/api/v1/messages
 Metrics              %s/metrics
 Ctrl-C stops everything; the data stays. --reset forgets it.
-`, d.public, self, demoSource, d.public, databaseURL, d.operators.url, d.operators.url, d.operators.token,
+`, d.public, keyFile, self, demoSource, d.public, databaseURL, d.operators.url, d.operators.url, d.operators.token,
 		d.operators.token, d.operators.url, d.operators.url)
 }
 

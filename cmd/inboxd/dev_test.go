@@ -151,7 +151,11 @@ func TestDevInvites(t *testing.T) {
 		}
 	}
 	var out bytes.Buffer
-	if status := run(t.Context(), []string{"send", demoSource, "--count", "3", "--to", public, "--database-url", databaseURL}, &out, &out); status != 0 {
+	key, err := os.ReadFile(filepath.Join(dir, ".inboxd", secretKeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status := run(t.Context(), []string{"send", demoSource, "--count", "3", "--to", public, "--database-url", databaseURL, "--secret-keys", string(key)}, &out, &out); status != 0 {
 		t.Errorf("inboxd send ended with %d: %s", status, out.String())
 	}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, operatorsURL+"/messages", nil)

@@ -521,6 +521,7 @@ func TestDatabaseAwayAtStart(t *testing.T) {
 	}
 	settings := defaultGatewayFlags()
 	settings.Listen, settings.AdminListen, settings.DrainDelay = "127.0.0.1:0", "127.0.0.1:0", 0
+	settings.SecretKeys = testKeys
 	ctx, cancel := context.WithCancel(context.Background())
 	g, err := newGateway(ctx, gatewayConfig{DatabaseURL: w.url, Settings: settings})
 	if err != nil {

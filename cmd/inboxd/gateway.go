@@ -83,10 +83,14 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 	if g.catalog, err = providers.Embedded(); err != nil {
 		return nil, err
 	}
-	if g.db, err = postgres.Open(ctx, cfg.DatabaseURL, settings.Connections); err != nil {
+	secrets, err := settings.secrets()
+	if err != nil {
 		return nil, err
 	}
-	if g.adminDB, err = postgres.Open(ctx, cfg.DatabaseURL, adminConnections); err != nil {
+	if g.db, err = postgres.Open(ctx, cfg.DatabaseURL, settings.Connections, postgres.WithSecrets(secrets)); err != nil {
+		return nil, err
+	}
+	if g.adminDB, err = postgres.Open(ctx, cfg.DatabaseURL, adminConnections, postgres.WithSecrets(secrets)); err != nil {
 		return nil, err
 	}
 	g.snapshots = g.db.Snapshots()
@@ -165,6 +169,7 @@ func (g *gateway) run(ctx context.Context) error {
 	if err := g.snapshots.Refresh(ctx); err != nil {
 		g.log.Warn().Err(err).Msg("the database can't be read yet; has `inboxd migrate up` run?")
 	}
+	g.warnOfSecrets(ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	context.AfterFunc(ctx, g.health.drain)
 
@@ -197,6 +202,30 @@ func (g *gateway) run(ctx context.Context) error {
 	return err
 }
 
+// warnOfSecrets says what an operator should do about secrets, if anything.
+func (g *gateway) warnOfSecrets(ctx context.Context) {
+	if g.settings.SecretKeys == "" {
+		g.log.Warn().Msg("there is no key to seal secrets with, so none can be stored; `inboxd secrets key` makes one for INBOXD_SECRET_KEYS")
+	}
+	snapshot := g.snapshots.Current()
+	if snapshot.Version == 0 {
+		return // the database is away or not migrated, as was said already; don't wait for it again
+	}
+	if plain, err := g.db.PlainSecrets(ctx); err == nil && plain > 0 {
+		g.log.Warn().Int("secrets", plain).Msg("secrets are stored as they were given; `inboxd secrets rekey` seals them")
+	}
+	for _, h := range snapshot.Handlers {
+		if h.SecretFault != "" {
+			g.log.Error().Str("handler", h.Name).Str("secret_error", h.SecretFault).Msg("nothing can be sent to a handler")
+		}
+	}
+	for _, s := range snapshot.Sources {
+		if s.SecretFault != "" {
+			g.log.Error().Str("source", s.Name).Str("secret_error", s.SecretFault).Msg("requests of a source can't be verified")
+		}
+	}
+}
+
 // publicRoutes is all that the public listener answers.
 func (g *gateway) publicRoutes() http.Handler {
 	r := chi.NewRouter()
@@ -212,7 +241,7 @@ func (g *gateway) adminRoutes() http.Handler {
 	var metrics http.Handler = promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})
 	if g.has("admin") {
 		server := api.New(api.Config{
-			Store: g.adminDB, Checker: checker{g.catalog}, Changed: g.changed, Ready: g.committed, Logger: g.log, Version: buildVersion(),
+			Store: g.adminDB, Checker: checker{g.catalog, g.adminDB}, Changed: g.changed, Ready: g.committed, Logger: g.log, Version: buildVersion(),
 		})
 		r.Mount("/", server)
 	}
@@ -239,10 +268,17 @@ func isLoopback(address net.Addr) bool {
 }
 
 // checker refuses sources that no request could be verified for.
-type checker struct{ catalog *providers.Catalog }
+type checker struct {
+	catalog *providers.Catalog
+	db      *postgres.DB
+}
 
 func (c checker) CheckSource(s *inbox.Source) error {
-	_, err := c.catalog.Configure(s)
+	resolved := c.db.ResolveSource(s)
+	if resolved.SecretFault != "" {
+		return errors.New(resolved.SecretFault)
+	}
+	_, err := c.catalog.Configure(resolved)
 	return err
 }
 

@@ -399,13 +399,13 @@ func TestStripeSignatureVerifiesAtTheHandler(t *testing.T) { // [D3]
 	i.call(t, http.MethodPost, "/sources", map[string]any{"name": "stripe", "provider": "stripe", "secrets": []string{secret}}, nil)
 	registerHandler(t, i, "books", handler.URL, nil)
 	var out bytes.Buffer
-	if status := run(t.Context(), []string{"send", "stripe", "--to", i.public, "--database-url", w.url}, &out, &out); status != 0 {
+	if status := run(t.Context(), []string{"send", "stripe", "--to", i.public, "--database-url", w.url, "--secret-keys", testKeys}, &out, &out); status != 0 {
 		t.Fatalf("inboxd send ended with %d: %s", status, out.String())
 	}
 	if err := <-verified; err != nil {
 		t.Errorf("the original signature at the handler: %v", err)
 	}
-	if status := run(t.Context(), []string{"send", "stripe", "--forge", "--to", i.public, "--database-url", w.url}, &out, &out); status != 0 {
+	if status := run(t.Context(), []string{"send", "stripe", "--forge", "--to", i.public, "--database-url", w.url, "--secret-keys", testKeys}, &out, &out); status != 0 {
 		t.Errorf("inboxd send --forge ended with %d: %s", status, out.String())
 	}
 }
@@ -636,7 +636,7 @@ func TestSendSignsEverySheet(t *testing.T) {
 		source["name"], source["provider"] = name, name
 		i.call(t, http.MethodPost, "/sources", source, nil)
 		var out bytes.Buffer
-		args := []string{"send", name, "--count", "2", "--to", i.public, "--database-url", w.url}
+		args := []string{"send", name, "--count", "2", "--to", i.public, "--database-url", w.url, "--secret-keys", testKeys}
 		if status := run(t.Context(), args, &out, &out); status != 0 {
 			t.Errorf("%s: inboxd send ended with %d: %s", name, status, out.String())
 		}

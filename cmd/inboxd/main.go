@@ -34,6 +34,7 @@ type commands struct {
 	Send    sendCommand    `cmd:"" help:"Send rightly signed messages to a source."`
 	Check   checkCommand   `cmd:"" help:"Verify the invariants of all rows; exit status 1 if one is broken."`
 	Tokens  tokensCommand  `cmd:"" help:"Make, list and revoke operators' tokens, directly in the database."`
+	Secrets secretsCommand `cmd:"" help:"Make keys that seal secrets, and seal what is stored again."`
 	Bench   benchCommand   `cmd:"" help:"Measure."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }

@@ -45,6 +45,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// testKeys seals the tests' secrets.
+const testKeys = "test:dGhlIHRlc3RzJyBrZXkgcHJvdGVjdHMgbm90aGluZy4="
+
 // world is a database with instances of inboxd on it.
 type world struct {
 	url   string
@@ -125,7 +128,7 @@ func (w *world) start(t *testing.T, change ...func(*gatewayConfig)) *instance {
 	t.Helper()
 	settings := defaultGatewayFlags()
 	settings.Listen, settings.AdminListen = "127.0.0.1:0", "127.0.0.1:0"
-	settings.DrainDelay = 0
+	settings.DrainDelay, settings.SecretKeys = 0, testKeys
 	cfg := gatewayConfig{DatabaseURL: w.url, Settings: settings, Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.ErrorLevel)}
 	for _, f := range change {
 		f(&cfg)
@@ -201,7 +204,7 @@ func (w *world) startProcess(t *testing.T, public, admin string, args ...string)
 	p := &process{stderr: &lockedBuffer{}, exited: make(chan struct{})}
 	p.public, p.admin, p.token = "http://"+public, "http://"+admin, w.token
 	p.cmd = exec.Command(os.Args[0], append([]string{"serve", "--database-url", w.url, "--listen", public, "--admin-listen", admin}, args...)...)
-	p.cmd.Env = append(os.Environ(), asInboxd+"=1")
+	p.cmd.Env = append(os.Environ(), asInboxd+"=1", "INBOXD_SECRET_KEYS="+testKeys)
 	p.cmd.Stderr = p.stderr
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -18,6 +18,7 @@ import (
 
 type sendCommand struct {
 	databaseFlags
+	secretFlags
 	Source string `arg:"" help:"Name of the source. Its sheet and secret are read from the database."`
 	To     string `default:"http://127.0.0.1:8080" placeholder:"URL" help:"Where the public listener is."`
 	Type   string `placeholder:"T" help:"message_type of the sheet's sample."`
@@ -34,7 +35,7 @@ func (cmd *sendCommand) Run(ctx context.Context, c *console) error {
 	if err != nil {
 		return err
 	}
-	verifier, err := loadVerifier(ctx, cmd.DatabaseURL, cmd.Source)
+	verifier, err := loadVerifier(ctx, cmd.DatabaseURL, &cmd.secretFlags, cmd.Source)
 	if err != nil {
 		return err
 	}
@@ -72,8 +73,12 @@ func (cmd *sendCommand) body() ([]byte, error) {
 }
 
 // loadVerifier compiles a source as the gateway does.
-func loadVerifier(ctx context.Context, databaseURL, source string) (*providers.Verifier, error) {
-	db, err := postgres.Open(ctx, databaseURL, 1)
+func loadVerifier(ctx context.Context, databaseURL string, flags *secretFlags, source string) (*providers.Verifier, error) {
+	secrets, err := flags.secrets()
+	if err != nil {
+		return nil, err
+	}
+	db, err := postgres.Open(ctx, databaseURL, 1, postgres.WithSecrets(secrets))
 	if err != nil {
 		return nil, err
 	}
@@ -85,6 +90,9 @@ func loadVerifier(ctx context.Context, databaseURL, source string) (*providers.V
 	found := snapshots.Current().Source(source)
 	if found == nil {
 		return nil, fmt.Errorf("there is no source %q: %w", source, inbox.ErrNotFound)
+	}
+	if found.SecretFault != "" {
+		return nil, errors.New(found.SecretFault)
 	}
 	catalog, err := providers.Embedded()
 	if err != nil {

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
+)
+
+// TestSecretsStayWhereTheyBelong plants secrets wherever there are some, makes traffic and failures, and
+// looks for each of them in everything that can be read.
+func TestSecretsStayWhereTheyBelong(t *testing.T) {
+	t.Parallel()
+	const (
+		authorization = "plant-authorization-7d1f"
+		cookie        = "plant-cookie-93ab"
+		apiKey        = "plant-api-key-5c0e"
+		newSecret     = "plant-source-secret-1b7a"
+		refusedSecret = "sealed:plant-refused-secret-88e2"
+	)
+	w := newWorld(t)
+	var log lockedBuffer
+	i := w.start(t, func(c *gatewayConfig) { c.Log = zerolog.New(&log).Level(zerolog.DebugLevel) })
+	handler := newDownstream(t, func(rw http.ResponseWriter, _ *http.Request, _ []byte) {
+		rw.WriteHeader(http.StatusInternalServerError)
+	})
+	registerShop(t, i)
+	var made struct{ Secret string }
+	i.call(t, http.MethodPost, "/handlers", map[string]any{
+		"name": "books", "url": handler.URL, "sources": []string{"*"}, "max_retry_count": 0,
+	}, &made)
+	if made.Secret == "" {
+		t.Fatal("the new handler's secret is not shown")
+	}
+
+	var answers bytes.Buffer
+	exchange := func(request *http.Request) int {
+		t.Helper()
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		fmt.Fprintln(&answers, request.Method, request.URL.Path, response.Status, response.Header)
+		if _, err := io.Copy(&answers, response.Body); err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode
+	}
+	operate := func(method, path, body string) int {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), method, i.admin+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Authorization", "Bearer "+w.token)
+		request.Header.Set("Content-Type", "application/json")
+		return exchange(request)
+	}
+	signed := shopRequest(t.Context(), i.public, "m1", []byte(`{}`))
+	signature := signed.Header.Get("X-Signature")
+	signed.Header.Set("Authorization", "Bearer "+authorization)
+	signed.Header.Set("Cookie", "session="+cookie)
+	signed.Header.Set("X-Api-Key", apiKey)
+	if status := exchange(signed); status != http.StatusOK {
+		t.Fatalf("the webhook was answered %d", status)
+	}
+	forged := shopRequest(t.Context(), i.public, "m2", []byte(`{}`))
+	forged.Header.Set("X-Signature", strings.Repeat("0", 64))
+	forged.Header.Set("Authorization", "Bearer "+authorization)
+	if status := exchange(forged); status != http.StatusUnauthorized {
+		t.Fatalf("the forged webhook was answered %d", status)
+	}
+	eventually(t, 10*time.Second, "the delivery is parked", func() bool {
+		return w.count(t, `SELECT count(*) FROM delivery WHERE status = 'MANUAL_REQUIRED'`) == 1
+	})
+	id := fmt.Sprint(w.count(t, `SELECT id::int FROM inbox_message`))
+	operate(http.MethodPatch, "/api/v1/sources/shop", `{"secrets": ["`+newSecret+`"]}`)
+	if status := operate(http.MethodPatch, "/api/v1/sources/shop", `{"secrets": ["`+refusedSecret+`"]}`); status != http.StatusUnprocessableEntity {
+		t.Errorf("a secret that begins with sealed: was answered %d", status)
+	}
+	operate(http.MethodPost, "/api/v1/sources", `{"name": "bad", "provider": "standard-webhooks", "secrets": ["`+newSecret+`"]}`)
+	operate(http.MethodPost, "/api/v1/sources", `{"name": "shop", "provider": "stripe", "secrets": ["`+newSecret+`"], "unknown": 1}`)
+	for _, path := range []string{
+		"/api/v1/sources", "/api/v1/sources/shop", "/api/v1/handlers", "/api/v1/handlers/books", "/api/v1/messages",
+		"/api/v1/messages/" + id, "/api/v1/deliveries", "/metrics", "/readyz", "/nowhere",
+	} {
+		operate(http.MethodGet, path, "")
+	}
+
+	places := map[string]string{"the answers": answers.String(), "the log": log.String(), "the rows": w.dump(t)}
+	if !strings.Contains(places["the rows"], "sealed:v1:test:") || !strings.Contains(places["the answers"], `"X-Type"`) {
+		t.Fatal("the places looked at don't hold what they should")
+	}
+	for name, secret := range map[string]string{
+		"the source's secret": newSecret, "the source's former secret": shopSecret, "a refused secret": refusedSecret,
+		"the handler's secret": made.Secret, "Authorization": authorization, "the cookie": cookie, "the API key": apiKey,
+		"the token": w.token, "the sealing key": testKeys,
+	} {
+		for place, text := range places {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s has %s", place, name)
+			}
+		}
+	}
+	// The signature is stored: the handler gets it, to verify the message itself. It isn't shown.
+	for _, place := range []string{"the answers", "the log"} {
+		if strings.Contains(places[place], signature) {
+			t.Errorf("%s has the webhook's signature", place)
+		}
+	}
+}
+
+// dump returns every row of every table as text, bytes as what they say.
+func (w *world) dump(t *testing.T) string {
+	t.Helper()
+	rows, _ := w.pool.Query(t.Context(), `SELECT quote_ident(tablename) FROM pg_tables WHERE schemaname = 'public'`)
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	for _, table := range append(tables, `(SELECT encode(headers, 'escape'), encode(body, 'escape') FROM inbox_message)`) {
+		rows, _ := w.pool.Query(t.Context(), `SELECT t::text FROM `+table+` AS t`)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatalf("%s: %v", table, err)
+		}
+		fmt.Fprintln(&text, table, strings.Join(lines, "\n"))
+	}
+	return text.String()
+}
+
+func TestFileSecretIsFollowed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.start(t)
+	path := filepath.Join(t.TempDir(), "secret")
+	write := func(text string) {
+		t.Helper()
+		// As Kubernetes does it: the whole file at once.
+		if err := os.WriteFile(path+".new", []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	source := map[string]any{
+		"name": "shop", "provider": "hmac", "secrets": []string{"file:" + path},
+		"settings": map[string]any{
+			"signature": map[string]any{"in": "header:X-Signature"}, "message_id": []string{"{header:X-Id}"},
+		},
+	}
+	call := operators{url: i.admin, token: i.token}
+	if status, err := call.call(t.Context(), http.MethodPost, "/sources", source, nil); status != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), "file:"+path) {
+		t.Fatalf("a source whose file is missing was answered %d, %v", status, err)
+	}
+	write(shopSecret)
+	i.call(t, http.MethodPost, "/sources", source, nil)
+	status := func() int {
+		got, _, err := postShop(t.Context(), http.DefaultClient, i.public, "m1", []byte("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := status(); got != http.StatusOK {
+		t.Fatalf("answered %d", got)
+	}
+	write("another secret")
+	eventually(t, time.Second, "the changed file", func() bool { return status() == http.StatusUnauthorized })
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Second, "the missing file", func() bool { return status() == http.StatusServiceUnavailable })
+	var shown struct {
+		SecretError string `json:"secret_error"`
+	}
+	i.call(t, http.MethodGet, "/sources/shop", nil, &shown)
+	if !strings.Contains(shown.SecretError, "file:"+path) {
+		t.Errorf("secret_error is %q", shown.SecretError)
+	}
+	write(shopSecret)
+	eventually(t, time.Second, "the file that is back", func() bool { return status() == http.StatusOK })
+}
+
+func TestWithoutKeysSecretsAreRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.start(t, func(c *gatewayConfig) { c.Settings.SecretKeys = "" })
+	status, err := operators{url: i.admin, token: i.token}.call(t.Context(), http.MethodPost, "/handlers",
+		map[string]any{"name": "books", "url": "http://127.0.0.1:1", "sources": []string{"*"}}, nil)
+	if status != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), "inboxd secrets key") {
+		t.Errorf("answered %d, %v", status, err)
+	}
+}
+
+func TestRekeyUnderTraffic(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	output := func(args ...string) string {
+		t.Helper()
+		var out bytes.Buffer
+		if status := run(context.Background(), args, &out, &out); status != 0 {
+			t.Fatalf("inboxd %v ended with %d: %s", args[:2], status, out.String())
+		}
+		return strings.TrimSpace(out.String())
+	}
+	keys := output("secrets", "key", "--id", "new") + "," + testKeys
+	i := w.start(t, func(c *gatewayConfig) { c.Settings.SecretKeys = testKeys + "," + strings.SplitN(keys, ",", 2)[0] })
+	registerShop(t, i)
+	l := startLoad(2, func() string { return i.public })
+	defer l.stop()
+	eventually(t, 10*time.Second, "traffic", func() bool { return l.count() > 10 })
+	for _, want := range []string{"1 secrets", "0 secrets"} {
+		if out := output("secrets", "rekey", "--database-url", w.url, "--secret-keys", keys); !strings.HasPrefix(out, want) {
+			t.Errorf("inboxd secrets rekey says %q, want %q", out, want)
+		}
+	}
+	before := l.count()
+	eventually(t, 10*time.Second, "traffic afterwards", func() bool { return l.count() > before+50 })
+	l.stop()
+	if len(l.statuses) != 1 || l.statuses[http.StatusOK] == 0 {
+		t.Errorf("the answers are %v, want 200 only", l.statuses)
+	}
+	if rows := w.dump(t); !strings.Contains(rows, "sealed:v1:new:") || strings.Contains(rows, "sealed:v1:test:") {
+		t.Error("the secret is not sealed under the new key")
+	}
+}
