@@ -237,3 +237,30 @@ func TestRekeyUnderTraffic(t *testing.T) {
 		t.Error("the secret is not sealed under the new key")
 	}
 }
+
+// TestPauseIsEffectiveEverywhere pauses a handler through one instance and looks at what the other, which
+// alone delivers, has still done a second later.
+func TestPauseIsEffectiveEverywhere(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	one := w.start(t, func(c *gatewayConfig) { c.Settings.Roles = []string{"ingest", "admin"} })
+	w.start(t, func(c *gatewayConfig) { c.Settings.Roles = []string{"processor"} })
+	handler := newDownstream(t, nil)
+	registerShop(t, one)
+	registerHandler(t, one, "books", handler.URL, nil)
+	l := startLoad(2, func() string { return one.public })
+	defer l.stop()
+	eventually(t, 10*time.Second, "deliveries", func() bool { return handler.distinct() > 20 })
+	one.call(t, http.MethodPatch, "/handlers/books", map[string]any{"paused": true}, nil)
+	eventually(t, 10*time.Second, "messages from more than a second after the pause", func() bool {
+		return w.count(t, `
+SELECT count(*) FROM inbox_message, handler WHERE received_at > updated_at + interval '1.2 s'`) > 20
+	})
+	l.stop()
+	if n := w.count(t, `SELECT count(*) FROM outcome, handler WHERE finished_at > updated_at + interval '1 s'`); n != 0 {
+		t.Errorf("%d deliveries ended more than a second after the pause", n)
+	}
+	before := handler.distinct()
+	one.call(t, http.MethodPatch, "/handlers/books", map[string]any{"paused": false}, nil)
+	eventually(t, 2*time.Second, "deliveries after the pause", func() bool { return handler.distinct() > before })
+}
