@@ -24,6 +24,7 @@ import (
 
 	"github.com/inboxd/inboxd/api"
 	"github.com/inboxd/inboxd/inbox"
+	"github.com/inboxd/inboxd/internal/egress"
 	"github.com/inboxd/inboxd/internal/seal"
 	"github.com/inboxd/inboxd/postgres"
 	"github.com/inboxd/inboxd/postgres/pgtest"
@@ -45,6 +46,8 @@ type gateway struct {
 }
 
 type checker struct{ catalog *providers.Catalog }
+
+func (checker) CheckHost(host string) error { return egress.New(egress.Policy{}).CheckHost(host) }
 
 func (c checker) CheckSource(s *inbox.Source) error {
 	_, err := c.catalog.Configure(s)

@@ -599,7 +599,7 @@ type NewHandler struct {
 	// Timeout Of one attempt, 1s to 10m.
 	Timeout *string `json:"timeout,omitempty" validate:"omitnil,duration=1s 10m"`
 
-	// URL http or https, with a host and without user and password.
+	// URL http or https, with a host and without user and password. 422 if the egress rules could never allow it.
 	URL string `json:"url" validate:"required,max=2048,handler_url"`
 }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
+	"net/url"
 	"time"
 
 	"github.com/inboxd/inboxd/inbox"
@@ -56,6 +57,9 @@ func (s *server) CreateHandler(ctx context.Context, request CreateHandlerRequest
 	if err := checkBackoff(h); err != nil {
 		return nil, err
 	}
+	if err := s.checkURL(h.URL); err != nil {
+		return nil, err
+	}
 	if err := s.store.CreateHandler(ctx, h); err != nil {
 		return nil, orNameTaken(err, "handler", in.Name)
 	}
@@ -77,6 +81,11 @@ func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequest
 	in := request.Body
 	if err := s.checkSources(ctx, in.Sources); err != nil {
 		return nil, err
+	}
+	if in.URL != nil {
+		if err := s.checkURL(*in.URL); err != nil {
+			return nil, err
+		}
 	}
 	h, err := s.store.ChangeHandler(ctx, request.Name, func(h *inbox.Handler) error {
 		h.URL = or(in.URL, h.URL)
@@ -154,6 +163,18 @@ func (s *server) checkSources(ctx context.Context, names []string) error {
 	}
 	if wrong != nil {
 		return &apiError{kind: ProblemInvalid, fields: wrong}
+	}
+	return nil
+}
+
+// checkURL refuses a URL, well-formed as it is, to which no connection could ever be made.
+func (s *server) checkURL(text string) error {
+	u, err := url.Parse(text)
+	if err == nil {
+		err = s.checker.CheckHost(u.Hostname())
+	}
+	if err != nil {
+		return invalid("url", err.Error())
 	}
 	return nil
 }

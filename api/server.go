@@ -24,10 +24,13 @@ type Config struct {
 	Version string // of the program; answers carry it in the header Inboxd-Version
 }
 
-// Checker refuses a source whose requests could not be verified: an unknown provider, variant or setting, a
-// missing or blank secret. Its errors are shown to operators, so they repeat no secret.
+// Checker refuses what could never work. Its errors are shown to operators, so they repeat no secret.
 type Checker interface {
+	// CheckSource refuses a source whose requests could not be verified: an unknown provider, variant or
+	// setting, a missing or blank secret.
 	CheckSource(*inbox.Source) error
+	// CheckHost refuses the host of a URL that the egress rules never allow, whatever it resolves to.
+	CheckHost(host string) error
 }
 
 // Store is what the API needs of the database. Its errors are those of package inbox.

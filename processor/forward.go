@@ -44,8 +44,8 @@ const (
 
 // ForwarderConfig is what a Forwarder is made of. The zero value is ready for use.
 type ForwarderConfig struct {
-	// Dial connects to handlers, by default under egress.Policy{}. No proxy is ever used: it would connect
-	// to what the dialer refuses.
+	// Dial connects to handlers, by default under egress.Policy{}. A proxy is Dial's business; the environment's
+	// is never used, since it would connect to what the dialer refuses.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 	RootCAs *x509.CertPool // who may sign a handler's certificate; nil takes the system's
@@ -277,6 +277,9 @@ func drain(resp *http.Response, keep int) []byte {
 func (x *exchange) classify(err error) (inbox.Class, string) {
 	if denied, ok := errors.AsType[*egress.DeniedError](err); ok {
 		return inbox.ClassRefused, denied.Error()
+	}
+	if proxy, ok := errors.AsType[*egress.ProxyError](err); ok {
+		return inbox.ClassConnection, proxy.Error()
 	}
 	if failed := x.handshake.Load(); failed != nil {
 		op, network := errors.AsType[*net.OpError](*failed)

@@ -15,7 +15,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"regexp"
 	"runtime"
 	"slices"
@@ -689,6 +688,10 @@ func TestForwardNoConnection(t *testing.T) {
 	}
 	closed := ln.Addr().String()
 	_ = ln.Close()
+	loopback, err := egress.ParseRules([]string{"127.0.0.0/8"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	long := strings.Repeat("日", 500) + "\x00\xff"
 	for _, tc := range []struct {
 		name, url string
@@ -697,11 +700,11 @@ func TestForwardNoConnection(t *testing.T) {
 		text      string
 	}{
 		{"nobody listens", "http://" + closed + "/?QUERY", nil, inbox.ClassConnection, "dial " + closed + ": connection refused"},
-		{"metadata", "http://169.254.169.254/latest?QUERY", nil, inbox.ClassRefused, "the egress rules don't allow 169.254.169.254"},
-		{"metadata as IPv6", "http://[::ffff:a9fe:a9fe]/?QUERY", nil, inbox.ClassRefused, "the egress rules don't allow 169.254.169.254"},
+		{"metadata", "http://169.254.169.254/latest?QUERY", nil, inbox.ClassRefused, "the egress rules don't allow 169.254.169.254: metadata services, link-local, multicast and reserved addresses are never allowed"},
+		{"metadata as IPv6", "http://[::ffff:a9fe:a9fe]/?QUERY", nil, inbox.ClassRefused, "the egress rules don't allow 169.254.169.254: metadata services, link-local, multicast and reserved addresses are never allowed"},
 		{"denied by the operator", "http://" + closed + "/?QUERY", egress.New(egress.Policy{
-			Deny: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
-		}).DialContext, inbox.ClassRefused, "the egress rules don't allow 127.0.0.1"},
+			Deny: loopback,
+		}).DialContext, inbox.ClassRefused, "the egress rules don't allow 127.0.0.1: it is on the deny list"},
 		{"unknown name", "http://nowhere.test/?QUERY", func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "nowhere.test"}}
 		}, inbox.ClassConnection, "lookup nowhere.test: no such host"},

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -20,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/inboxd/inboxd/inbox"
+	"github.com/inboxd/inboxd/internal/egress"
 	"github.com/inboxd/inboxd/internal/seal"
 	"github.com/inboxd/inboxd/postgres"
 )
@@ -102,7 +102,10 @@ type gatewayFlags struct {
 	CommitTimeout time.Duration `default:"5s" help:"How long a request waits for its commit before it is answered 503."`
 	DrainDelay    time.Duration `default:"3s" help:"How long requests are still taken after SIGTERM, while /readyz says no."`
 	Drain         time.Duration `default:"20s" help:"How long attempts under way may take after SIGTERM."`
-	EgressDeny    []string      `placeholder:"CIDR" help:"Networks that handlers must not be in, besides link-local and cloud metadata."`
+
+	EgressAllow []string `placeholder:"CIDR|NAME,…" help:"Networks, host names and *.names that handlers must be in; empty: anywhere."`
+	EgressDeny  []string `placeholder:"CIDR|NAME,…" help:"Networks and host names that handlers must not be in, besides link-local and cloud metadata; private is loopback and all private networks. It wins over --egress-allow."`
+	EgressProxy string   `placeholder:"URL" help:"Proxy (http or https, CONNECT) to handlers. Names are still resolved and checked here. Better given in the environment if it holds a password."`
 
 	LogLevel string `default:"info" enum:"debug,info,warn,error" help:"debug, info, warn or error."`
 }
@@ -164,7 +167,7 @@ func (f *gatewayFlags) check() error {
 	if _, err := f.secrets(); err != nil {
 		errs = append(errs, err)
 	}
-	if _, err := f.deniedNetworks(); err != nil {
+	if _, err := f.egress(); err != nil {
 		errs = append(errs, err)
 	}
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
@@ -175,16 +178,21 @@ func (f *gatewayFlags) check() error {
 // recorders, the leader, the snapshot, the listener.
 const minConnections = 7
 
-func (f *gatewayFlags) deniedNetworks() ([]netip.Prefix, error) {
-	var networks []netip.Prefix
-	for _, text := range f.EgressDeny {
-		network, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("--egress-deny: %q is no network; write it as 10.0.0.0/8", text)
-		}
-		networks = append(networks, network)
+// egress returns the rules for what handlers may be.
+func (f *gatewayFlags) egress() (policy egress.Policy, err error) {
+	var errs []error
+	if policy.Allow, err = egress.ParseRules(f.EgressAllow); err != nil {
+		errs = append(errs, fmt.Errorf("--egress-allow: %w", err))
 	}
-	return networks, nil
+	if policy.Deny, err = egress.ParseRules(f.EgressDeny); err != nil {
+		errs = append(errs, fmt.Errorf("--egress-deny: %w", err))
+	}
+	if f.EgressProxy != "" {
+		if policy.Proxy, err = egress.ParseProxy(f.EgressProxy); err != nil {
+			errs = append(errs, fmt.Errorf("--egress-proxy: %w", err))
+		}
+	}
+	return policy, errors.Join(errs...)
 }
 
 // loadTLS reads a certificate; without one it returns nil, for plain HTTP.

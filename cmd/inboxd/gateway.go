@@ -49,6 +49,7 @@ type gateway struct {
 	processor *processor.Processor // nil without the role processor
 	leader    *processor.Leader    // nil without the role processor
 	catalog   *providers.Catalog
+	dialer    *egress.Dialer // to handlers
 	health    *health
 }
 
@@ -93,6 +94,11 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 	if g.adminDB, err = postgres.Open(ctx, cfg.DatabaseURL, adminConnections, postgres.WithSecrets(secrets)); err != nil {
 		return nil, err
 	}
+	policy, err := settings.egress()
+	if err != nil {
+		return nil, err
+	}
+	g.dialer = egress.New(policy)
 	g.snapshots = g.db.Snapshots()
 	g.hints = g.db.Hints()
 	g.health = &health{db: g.adminDB, snapshots: g.snapshots}
@@ -102,13 +108,7 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 
 	owner := newOwner()
 	if g.has("processor") {
-		denied, err := settings.deniedNetworks()
-		if err != nil {
-			return nil, err
-		}
-		forwarder := processor.NewForwarder(processor.ForwarderConfig{
-			Dial: egress.New(egress.Policy{Deny: denied}).DialContext, Version: buildVersion(),
-		})
+		forwarder := processor.NewForwarder(processor.ForwarderConfig{Dial: g.dialer.DialContext, Version: buildVersion()})
 		g.processor = processor.New(processor.Config{
 			Store: g.db, Snapshots: g.snapshots, Forwarder: forwarder, Owner: owner, Registerer: g.registry, Logger: log,
 			Drain: settings.Drain,
@@ -241,7 +241,7 @@ func (g *gateway) adminRoutes() http.Handler {
 	var metrics http.Handler = promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})
 	if g.has("admin") {
 		server := api.New(api.Config{
-			Store: g.adminDB, Checker: checker{g.catalog, g.adminDB}, Changed: g.changed, Ready: g.committed, Logger: g.log, Version: buildVersion(),
+			Store: g.adminDB, Checker: checker{g.catalog, g.adminDB, g.dialer}, Changed: g.changed, Ready: g.committed, Logger: g.log, Version: buildVersion(),
 		})
 		r.Mount("/", server)
 	}
@@ -267,11 +267,14 @@ func isLoopback(address net.Addr) bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// checker refuses sources that no request could be verified for.
+// checker refuses sources that no request could be verified for, and handlers that nothing could be sent to.
 type checker struct {
 	catalog *providers.Catalog
 	db      *postgres.DB
+	dialer  *egress.Dialer
 }
+
+func (c checker) CheckHost(host string) error { return c.dialer.CheckHost(host) }
 
 func (c checker) CheckSource(s *inbox.Source) error {
 	resolved := c.db.ResolveSource(s)

@@ -1,6 +1,11 @@
 package egress
 
-import "errors"
+import (
+	"errors"
+	"net/netip"
+)
 
-// Denies reports whether the dialer refuses to connect to the resolved address "ip:port".
-func Denies(d *Dialer, address string) bool { return errors.Is(d.check(address), ErrDenied) }
+// Denies reports whether the dialer refuses to connect to the resolved address.
+func Denies(d *Dialer, address string) bool {
+	return errors.Is(d.checkAddr(netip.MustParseAddr(address), false), ErrDenied)
+}
