@@ -107,6 +107,63 @@ func (e EventKind) Valid() bool {
 	}
 }
 
+// Defines values for HolderKind.
+const (
+	PreparedTransaction HolderKind = "prepared transaction"
+	ReplicationSlot     HolderKind = "replication slot"
+	Session             HolderKind = "session"
+)
+
+// Valid indicates whether the value is a known member of the HolderKind enum.
+func (e HolderKind) Valid() bool {
+	switch e {
+	case PreparedTransaction:
+		return true
+	case ReplicationSlot:
+		return true
+	case Session:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for ParkingPlacePlace.
+const (
+	ParkingPlacePlaceHandlerDeleted ParkingPlacePlace = "handler_deleted"
+	ParkingPlacePlaceHandlerSecret  ParkingPlacePlace = "handler_secret"
+	ParkingPlacePlaceLeaseExpired   ParkingPlacePlace = "lease_expired"
+	ParkingPlacePlaceParked         ParkingPlacePlace = "parked"
+	ParkingPlacePlacePaused         ParkingPlacePlace = "paused"
+	ParkingPlacePlaceSourceDisabled ParkingPlacePlace = "source_disabled"
+	ParkingPlacePlaceSourceSecret   ParkingPlacePlace = "source_secret"
+	ParkingPlacePlaceUnrouted       ParkingPlacePlace = "unrouted"
+)
+
+// Valid indicates whether the value is a known member of the ParkingPlacePlace enum.
+func (e ParkingPlacePlace) Valid() bool {
+	switch e {
+	case ParkingPlacePlaceHandlerDeleted:
+		return true
+	case ParkingPlacePlaceHandlerSecret:
+		return true
+	case ParkingPlacePlaceLeaseExpired:
+		return true
+	case ParkingPlacePlaceParked:
+		return true
+	case ParkingPlacePlacePaused:
+		return true
+	case ParkingPlacePlaceSourceDisabled:
+		return true
+	case ParkingPlacePlaceSourceSecret:
+		return true
+	case ParkingPlacePlaceUnrouted:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ProblemType.
 const (
 	ProblemBadRequest           ProblemType = "urn:inboxd:problem:bad-request"
@@ -363,6 +420,25 @@ type AttemptList struct {
 	Next  *string        `json:"next,omitempty"`
 }
 
+// Backlog Unfinished deliveries by status.
+type Backlog struct {
+	Failed         Count `json:"failed"`
+	ManualRequired Count `json:"manual_required"`
+	Pending        Count `json:"pending"`
+	Processing     Count `json:"processing"`
+	Waiting        Count `json:"waiting"`
+}
+
+// Count defines model for Count.
+type Count struct {
+	// AtLeast Counting stopped here.
+	AtLeast *bool `json:"at_least,omitempty"`
+	Count   int64 `json:"count"`
+
+	// Estimated By PostgreSQL's statistics.
+	Estimated *bool `json:"estimated,omitempty"`
+}
+
 // CreatedHandler defines model for CreatedHandler.
 type CreatedHandler struct {
 	Handler HandlerView `json:"handler"`
@@ -512,10 +588,63 @@ type HandlerList struct {
 	Items []HandlerView `json:"items"`
 }
 
+// HandlerStats defines model for HandlerStats.
+type HandlerStats struct {
+	// Attempt Of a sample, the latest ten thousand outcomes of the window at most. `end_to_end` is from received to done,
+	// without replays; `attempt` is how long the attempts took that succeeded.
+	Attempt *Percentiles `json:"attempt,omitempty"`
+
+	// Backlog Unfinished deliveries by status.
+	Backlog Backlog `json:"backlog"`
+
+	// Deleted What is left is about to be discarded.
+	Deleted   bool `json:"deleted"`
+	Discarded Rate `json:"discarded"`
+	Done      Rate `json:"done"`
+
+	// EndToEnd Of a sample, the latest ten thousand outcomes of the window at most. `end_to_end` is from received to done,
+	// without replays; `attempt` is how long the attempts took that succeeded.
+	EndToEnd *Percentiles `json:"end_to_end,omitempty"`
+	Failed   Rate         `json:"failed"`
+	Handler  string       `json:"handler"`
+
+	// OldestDue When the longest due delivery became due.
+	OldestDue *time.Time `json:"oldest_due,omitempty"`
+
+	// OldestParked When the oldest message that is parked was received.
+	OldestParked *time.Time `json:"oldest_parked,omitempty"`
+	Paused       bool       `json:"paused"`
+
+	// Waited How long the longest due delivery has been due.
+	Waited *string `json:"waited,omitempty"`
+}
+
 // Header defines model for Header.
 type Header struct {
 	Name  string `json:"name"`
 	Value string `json:"value"`
+}
+
+// Holder Who holds the oldest snapshot; VACUUM removes nothing that was deleted since. Left out if nobody does.
+type Holder struct {
+	Kind HolderKind `json:"kind"`
+	Name string     `json:"name"`
+
+	// Open For how long.
+	Open *string `json:"open,omitempty"`
+
+	// Transactions How many were begun since.
+	Transactions int64 `json:"transactions"`
+}
+
+// HolderKind defines model for Holder.Kind.
+type HolderKind string
+
+// Instance defines model for Instance.
+type Instance struct {
+	Claims  int64  `json:"claims"`
+	Leading bool   `json:"leading"`
+	Owner   string `json:"owner"`
 }
 
 // Message defines model for Message.
@@ -691,6 +820,52 @@ type ParkedAction struct {
 	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
 }
 
+// ParkingPlace defines model for ParkingPlace.
+type ParkingPlace struct {
+	Count *Count `json:"count,omitempty"`
+
+	// Find Where this API lists it.
+	Find    []string `json:"find"`
+	Handler *string  `json:"handler,omitempty"`
+
+	// Oldest Of what was counted.
+	Oldest *time.Time `json:"oldest,omitempty"`
+
+	// Place `parked`: deliveries that are MANUAL_REQUIRED. `paused`: at a paused handler. `handler_secret`: can't be
+	// signed. `handler_deleted`, `lease_expired`: the leader has not come to them yet. `unrouted`: messages that no
+	// handler subscribed to. `source_disabled`, `source_secret`: what comes is answered 404 or 503 and leaves no
+	// row; `inboxd_requests_rejected_total` counts it.
+	Place  ParkingPlacePlace `json:"place"`
+	Source *string           `json:"source,omitempty"`
+}
+
+// ParkingPlacePlace `parked`: deliveries that are MANUAL_REQUIRED. `paused`: at a paused handler. `handler_secret`: can't be
+// signed. `handler_deleted`, `lease_expired`: the leader has not come to them yet. `unrouted`: messages that no
+// handler subscribed to. `source_disabled`, `source_secret`: what comes is answered 404 or 503 and leaves no
+// row; `inboxd_requests_rejected_total` counts it.
+type ParkingPlacePlace string
+
+// Partition defines model for Partition.
+type Partition struct {
+	Bytes int64 `json:"bytes"`
+
+	// Default inboxd makes no default partition; somebody else did.
+	Default *bool      `json:"default,omitempty"`
+	From    *time.Time `json:"from,omitempty"`
+	Name    string     `json:"name"`
+	Rows    Count      `json:"rows"`
+	To      *time.Time `json:"to,omitempty"`
+}
+
+// Percentiles Of a sample, the latest ten thousand outcomes of the window at most. `end_to_end` is from received to done,
+// without replays; `attempt` is how long the attempts took that succeeded.
+type Percentiles struct {
+	P50    string `json:"p50"`
+	P95    string `json:"p95"`
+	P99    string `json:"p99"`
+	Sample int    `json:"sample"`
+}
+
 // Problem defines model for Problem.
 type Problem struct {
 	Detail *string `json:"detail,omitempty"`
@@ -706,6 +881,13 @@ type Problem struct {
 
 // ProblemType Stable; programs decide by it.
 type ProblemType string
+
+// Rate defines model for Rate.
+type Rate struct {
+	// Estimated There was more than was looked at: it is the rate of the latest ten thousand.
+	Estimated *bool   `json:"estimated,omitempty"`
+	PerMinute float64 `json:"per_minute"`
+}
 
 // Reason defines model for Reason.
 type Reason struct {
@@ -766,8 +948,76 @@ type SourceList struct {
 	Items []Source `json:"items"`
 }
 
+// Stats defines model for Stats.
+type Stats struct {
+	At       time.Time `json:"at"`
+	Attempts Rate      `json:"attempts"`
+
+	// Backlog Unfinished deliveries by status.
+	Backlog  Backlog        `json:"backlog"`
+	Ended    Rate           `json:"ended"`
+	Failed   Rate           `json:"failed"`
+	Handlers []HandlerStats `json:"handlers"`
+
+	// Parking Every place where something stays until somebody acts; empty ones are left out.
+	Parking    []ParkingPlace `json:"parking"`
+	Received   Rate           `json:"received"`
+	Unfinished Count          `json:"unfinished"`
+
+	// Window How far back rates and latencies go.
+	Window string `json:"window"`
+}
+
 // Status defines model for Status.
 type Status string
+
+// System defines model for System.
+type System struct {
+	At time.Time `json:"at"`
+
+	// Instance The instance that answers.
+	Instance string `json:"instance"`
+
+	// Instances Those that lead or hold claims at this moment. Others leave no trace in the database.
+	Instances []Instance `json:"instances"`
+	Leader    struct {
+		ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+		// Leading False: nobody leads now; the owner was the last.
+		Leading bool   `json:"leading"`
+		Owner   string `json:"owner"`
+		Term    int64  `json:"term"`
+	} `json:"leader"`
+
+	// OldestSnapshot Who holds the oldest snapshot; VACUUM removes nothing that was deleted since. Left out if nobody does.
+	OldestSnapshot *Holder `json:"oldest_snapshot,omitempty"`
+	Postgresql     string  `json:"postgresql"`
+	Schema         struct {
+		// Applied The database's latest migration.
+		Applied int64 `json:"applied"`
+
+		// Known The latest that the instance knows.
+		Known int64 `json:"known"`
+	} `json:"schema"`
+	Tables []Table `json:"tables"`
+
+	// Version Of the instance that answers.
+	Version string `json:"version"`
+}
+
+// Table defines model for Table.
+type Table struct {
+	// Bytes With indexes.
+	Bytes int64  `json:"bytes"`
+	Name  string `json:"name"`
+
+	// Partitions By time; none where the table has none.
+	Partitions []Partition `json:"partitions"`
+	Rows       Count       `json:"rows"`
+
+	// Until Where its partitions end.
+	Until *time.Time `json:"until,omitempty"`
+}
 
 // Timeline defines model for Timeline.
 type Timeline struct {
@@ -981,6 +1231,12 @@ type ListOutcomesParams struct {
 // ListOutcomesParamsResult defines parameters for ListOutcomes.
 type ListOutcomesParamsResult string
 
+// GetStatsParams defines parameters for GetStats.
+type GetStatsParams struct {
+	// Minutes Rates and latencies are of so many minutes before now.
+	Minutes *int `form:"minutes,omitempty" json:"minutes,omitempty" validate:"omitnil,min=1,max=60"`
+}
+
 // DiscardDeliveryJSONRequestBody defines body for DiscardDelivery for application/json ContentType.
 type DiscardDeliveryJSONRequestBody = ParkedAction
 
@@ -1079,6 +1335,12 @@ type ServerInterface interface {
 	// ChangeSource Change a source
 	// (PATCH /sources/{name})
 	ChangeSource(w http.ResponseWriter, r *http.Request, name Name)
+	// GetStats Rates, backlog, latency, and what is parked
+	// (GET /stats)
+	GetStats(w http.ResponseWriter, r *http.Request, params GetStatsParams)
+	// GetSystem Versions, leader, instances, partitions, and the oldest snapshot
+	// (GET /system)
+	GetSystem(w http.ResponseWriter, r *http.Request)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -1220,6 +1482,18 @@ func (_ Unimplemented) GetSource(w http.ResponseWriter, r *http.Request, name Na
 // ChangeSource Change a source
 // (PATCH /sources/{name})
 func (_ Unimplemented) ChangeSource(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetStats Rates, backlog, latency, and what is parked
+// (GET /stats)
+func (_ Unimplemented) GetStats(w http.ResponseWriter, r *http.Request, params GetStatsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetSystem Versions, leader, instances, partitions, and the oldest snapshot
+// (GET /system)
+func (_ Unimplemented) GetSystem(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2337,6 +2611,53 @@ func (siw *ServerInterfaceWrapper) ChangeSource(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// GetStats operation middleware
+func (siw *ServerInterfaceWrapper) GetStats(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetStatsParams
+
+	// ------------- Optional query parameter "minutes" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "minutes", r.URL.Query(), &params.Minutes, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "minutes"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "minutes", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetStats(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetSystem operation middleware
+func (siw *ServerInterfaceWrapper) GetSystem(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetSystem(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -2518,6 +2839,12 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/lookup", wrapper.LookUp)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/stats", wrapper.GetStats)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/system", wrapper.GetSystem)
 	})
 
 	return r
@@ -3415,6 +3742,83 @@ func (response ChangeSourcedefaultApplicationProblemPlusJSONResponse) VisitChang
 	return err
 }
 
+type GetStatsRequestObject struct {
+	Params GetStatsParams
+}
+
+type GetStatsResponseObject interface {
+	VisitGetStatsResponse(w http.ResponseWriter) error
+}
+
+type GetStats200JSONResponse Stats
+
+func (response GetStats200JSONResponse) VisitGetStatsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetStatsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetStatsdefaultApplicationProblemPlusJSONResponse) VisitGetStatsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSystemRequestObject struct {
+}
+
+type GetSystemResponseObject interface {
+	VisitGetSystemResponse(w http.ResponseWriter) error
+}
+
+type GetSystem200JSONResponse System
+
+func (response GetSystem200JSONResponse) VisitGetSystemResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSystemdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetSystemdefaultApplicationProblemPlusJSONResponse) VisitGetSystemResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 	// ListAttempts Failed attempts, the latest first
@@ -3486,6 +3890,12 @@ type StrictServerInterface interface {
 	// ChangeSource Change a source
 	// (PATCH /sources/{name})
 	ChangeSource(ctx context.Context, request ChangeSourceRequestObject) (ChangeSourceResponseObject, error)
+	// GetStats Rates, backlog, latency, and what is parked
+	// (GET /stats)
+	GetStats(ctx context.Context, request GetStatsRequestObject) (GetStatsResponseObject, error)
+	// GetSystem Versions, leader, instances, partitions, and the oldest snapshot
+	// (GET /system)
+	GetSystem(ctx context.Context, request GetSystemRequestObject) (GetSystemResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -4179,6 +4589,56 @@ func (sh *strictHandler) ChangeSource(w http.ResponseWriter, r *http.Request, na
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ChangeSourceResponseObject); ok {
 		if err := validResponse.VisitChangeSourceResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetStats operation middleware
+func (sh *strictHandler) GetStats(w http.ResponseWriter, r *http.Request, params GetStatsParams) {
+	var request GetStatsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetStats(ctx, request.(GetStatsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetStats")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetStatsResponseObject); ok {
+		if err := validResponse.VisitGetStatsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetSystem operation middleware
+func (sh *strictHandler) GetSystem(w http.ResponseWriter, r *http.Request) {
+	var request GetSystemRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetSystem(ctx, request.(GetSystemRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetSystem")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetSystemResponseObject); ok {
+		if err := validResponse.VisitGetSystemResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

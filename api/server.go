@@ -22,6 +22,8 @@ type Config struct {
 	Ready   func()
 	Logger  zerolog.Logger
 	Version string // of the program; answers carry it in the header Inboxd-Version
+	// Instance names the one that answers, as claims and the leader's lease do.
+	Instance string
 }
 
 // Checker refuses what could never work. Its errors are shown to operators, so they repeat no secret.
@@ -39,6 +41,7 @@ type Store interface {
 	HandlerStore
 	MessageStore
 	LedgerStore
+	StatsStore
 	TokenStore
 }
 
@@ -86,12 +89,14 @@ type server struct {
 	changed func(context.Context)
 	ready   func()
 	log     zerolog.Logger
+
+	version, instance string
 }
 
 // New returns the operators' API: all operations of openapi.yaml under /api/v1, and the contract itself at
 // /openapi.yaml.
 func New(c Config) http.Handler {
-	s := &server{store: c.Store, checker: c.Checker, changed: c.Changed, ready: c.Ready, log: c.Logger}
+	s := &server{store: c.Store, checker: c.Checker, changed: c.Changed, ready: c.Ready, log: c.Logger, version: c.Version, instance: c.Instance}
 	r := chi.NewRouter()
 	r.Use(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -126,7 +126,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	in := s.ingresses(snapshot)[chi.URLParam(r, "source")]
 	if in == nil || !in.source.Enabled {
-		s.metrics.rejected.WithLabelValues("", "unknown_source").Inc()
+		name, reason := "", "unknown_source" // what is asked for may be anything, and would be a label each
+		if in != nil {
+			name, reason = in.source.Name, "source_disabled"
+		}
+		s.metrics.rejected.WithLabelValues(name, reason).Inc()
 		http.Error(w, "no such source", http.StatusNotFound)
 		return
 	}

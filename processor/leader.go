@@ -24,6 +24,8 @@ type LeaderStore interface {
 	DiscardOrphans(ctx context.Context, page int) (int, error)
 	// Backlogs counts what waits for each handler, up to limit.
 	Backlogs(ctx context.Context, limit int) ([]inbox.Backlog, error)
+	// Parking lists the places where something stays until somebody acts.
+	Parking(ctx context.Context) ([]inbox.ParkingPlace, error)
 }
 
 // The leader's times.
@@ -61,6 +63,7 @@ type Leader struct {
 	pending   *prometheus.GaugeVec
 	oldest    *prometheus.GaugeVec
 	parked    *prometheus.GaugeVec
+	parking   *prometheus.GaugeVec
 
 	term      int64
 	renewed   time.Time // when the lease was last renewed
@@ -86,7 +89,10 @@ func NewLeader(cfg LeaderConfig) *Leader {
 	l.parked = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "inboxd_parked", Help: "Deliveries MANUAL_REQUIRED, counted up to 100000; the leader's alone.",
 	}, byHandler)
-	cfg.Registerer.MustRegister(l.leading, l.reclaimed, l.pending, l.oldest, l.parked)
+	l.parking = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "inboxd_parking", Help: "What stays in a place until somebody acts, counted up to its bound; 0 for a source that refuses; the leader's alone.",
+	}, []string{"place", "handler", "source"})
+	cfg.Registerer.MustRegister(l.leading, l.reclaimed, l.pending, l.oldest, l.parked, l.parking)
 	return l
 }
 
@@ -182,6 +188,7 @@ func (l *Leader) begin(term int64) {
 		l.pending.Reset()
 		l.oldest.Reset()
 		l.parked.Reset()
+		l.parking.Reset()
 		return
 	}
 	l.leading.Set(1)
@@ -220,6 +227,14 @@ func (l *Leader) count(ctx context.Context) error {
 	backlogs, err := l.store.Backlogs(ctx, backlogCap)
 	if err != nil {
 		return err
+	}
+	places, err := l.store.Parking(ctx)
+	if err != nil {
+		return err
+	}
+	l.parking.Reset()
+	for _, p := range places {
+		l.parking.WithLabelValues(p.Place, p.Handler, p.Source).Add(float64(p.Count.N)) // two handlers of a name, one deleted
 	}
 	snapshot := l.snapshots.Current()
 	l.pending.Reset()

@@ -36,6 +36,7 @@ const adminConnections = 4
 type gateway struct {
 	settings  gatewayFlags
 	log       zerolog.Logger
+	owner     string // the instance's name, unique among the instances
 	db        *postgres.DB
 	adminDB   *postgres.DB
 	snapshots *postgres.Snapshots
@@ -68,7 +69,7 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 	if err := settings.check(); err != nil {
 		return nil, err
 	}
-	g := &gateway{settings: settings, log: log, registry: prometheus.NewRegistry()}
+	g := &gateway{settings: settings, log: log, owner: newOwner(), registry: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			g.close()
@@ -106,15 +107,14 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 		Name: "inboxd_partitions_missing_total", Help: "Rows that met no partition, so that their writer made the day.",
 	}, func() float64 { return float64(g.db.MissedPartitions()) }))
 
-	owner := newOwner()
 	if g.has("processor") {
 		forwarder := processor.NewForwarder(processor.ForwarderConfig{Dial: g.dialer.DialContext, Version: buildVersion()})
 		g.processor = processor.New(processor.Config{
-			Store: g.db, Snapshots: g.snapshots, Forwarder: forwarder, Owner: owner, Registerer: g.registry, Logger: log,
+			Store: g.db, Snapshots: g.snapshots, Forwarder: forwarder, Owner: g.owner, Registerer: g.registry, Logger: log,
 			Drain: settings.Drain,
 		})
 		g.leader = processor.NewLeader(processor.LeaderConfig{
-			Store: g.db, Snapshots: g.snapshots, Owner: owner, Registerer: g.registry, Logger: log,
+			Store: g.db, Snapshots: g.snapshots, Owner: g.owner, Registerer: g.registry, Logger: log,
 		})
 	}
 	if g.has("ingest") {
@@ -242,6 +242,7 @@ func (g *gateway) adminRoutes() http.Handler {
 	if g.has("admin") {
 		server := api.New(api.Config{
 			Store: g.adminDB, Checker: checker{g.catalog, g.adminDB, g.dialer}, Changed: g.changed, Ready: g.committed, Logger: g.log, Version: buildVersion(),
+			Instance: g.owner,
 		})
 		r.Mount("/", server)
 	}
