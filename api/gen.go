@@ -866,6 +866,23 @@ type Percentiles struct {
 	Sample int    `json:"sample"`
 }
 
+// Ping defines model for Ping.
+type Ping struct {
+	// Class The kind of failure, as of attempts; empty if there was none.
+	Class    string `json:"class"`
+	Duration string `json:"duration"`
+	Error    string `json:"error"`
+
+	// OK The handler answered 2xx.
+	OK bool `json:"ok"`
+
+	// ResponseBody The first KB of the answer. Bytes that are not UTF-8 are replaced.
+	ResponseBody string `json:"response_body"`
+
+	// ResponseStatus Absent if there was no answer.
+	ResponseStatus *int `json:"response_status,omitempty"`
+}
+
 // Problem defines model for Problem.
 type Problem struct {
 	Detail *string `json:"detail,omitempty"`
@@ -1252,6 +1269,15 @@ type CreateHandlerJSONRequestBody = NewHandler
 // ChangeHandlerJSONRequestBody defines body for ChangeHandler for application/json ContentType.
 type ChangeHandlerJSONRequestBody = HandlerChange
 
+// PauseHandlerJSONRequestBody defines body for PauseHandler for application/json ContentType.
+type PauseHandlerJSONRequestBody = Reason
+
+// PingHandlerJSONRequestBody defines body for PingHandler for application/json ContentType.
+type PingHandlerJSONRequestBody = Reason
+
+// ResumeHandlerJSONRequestBody defines body for ResumeHandler for application/json ContentType.
+type ResumeHandlerJSONRequestBody = Reason
+
 // RetryParkedJSONRequestBody defines body for RetryParked for application/json ContentType.
 type RetryParkedJSONRequestBody = Reason
 
@@ -1299,6 +1325,15 @@ type ServerInterface interface {
 	// ChangeHandler Change, pause or resume a handler
 	// (PATCH /handlers/{name})
 	ChangeHandler(w http.ResponseWriter, r *http.Request, name Name)
+	// PauseHandler Pause a handler
+	// (POST /handlers/{name}/pause)
+	PauseHandler(w http.ResponseWriter, r *http.Request, name Name)
+	// PingHandler Send a handler a test delivery now
+	// (POST /handlers/{name}/ping)
+	PingHandler(w http.ResponseWriter, r *http.Request, name Name)
+	// ResumeHandler Resume a handler
+	// (POST /handlers/{name}/resume)
+	ResumeHandler(w http.ResponseWriter, r *http.Request, name Name)
 	// RetryParked Retry everything that is parked at a handler
 	// (POST /handlers/{name}/retry-parked)
 	RetryParked(w http.ResponseWriter, r *http.Request, name Name)
@@ -1410,6 +1445,24 @@ func (_ Unimplemented) GetHandler(w http.ResponseWriter, r *http.Request, name N
 // ChangeHandler Change, pause or resume a handler
 // (PATCH /handlers/{name})
 func (_ Unimplemented) ChangeHandler(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// PauseHandler Pause a handler
+// (POST /handlers/{name}/pause)
+func (_ Unimplemented) PauseHandler(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// PingHandler Send a handler a test delivery now
+// (POST /handlers/{name}/ping)
+func (_ Unimplemented) PingHandler(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ResumeHandler Resume a handler
+// (POST /handlers/{name}/resume)
+func (_ Unimplemented) ResumeHandler(w http.ResponseWriter, r *http.Request, name Name) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2033,6 +2086,84 @@ func (siw *ServerInterfaceWrapper) ChangeHandler(w http.ResponseWriter, r *http.
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ChangeHandler(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PauseHandler operation middleware
+func (siw *ServerInterfaceWrapper) PauseHandler(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PauseHandler(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// PingHandler operation middleware
+func (siw *ServerInterfaceWrapper) PingHandler(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.PingHandler(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ResumeHandler operation middleware
+func (siw *ServerInterfaceWrapper) ResumeHandler(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ResumeHandler(w, r, name)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2802,6 +2933,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Patch(options.BaseURL+"/handlers/{name}", wrapper.ChangeHandler)
 	})
 	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/handlers/{name}/pause", wrapper.PauseHandler)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/handlers/{name}/resume", wrapper.ResumeHandler)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/handlers/{name}/ping", wrapper.PingHandler)
+	})
+	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/handlers/{name}/retry-parked", wrapper.RetryParked)
 	})
 	r.Group(func(r chi.Router) {
@@ -3267,6 +3407,126 @@ type ChangeHandlerdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response ChangeHandlerdefaultApplicationProblemPlusJSONResponse) VisitChangeHandlerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PauseHandlerRequestObject struct {
+	Name Name `json:"name"`
+	Body *PauseHandlerJSONRequestBody
+}
+
+type PauseHandlerResponseObject interface {
+	VisitPauseHandlerResponse(w http.ResponseWriter) error
+}
+
+type PauseHandler200JSONResponse HandlerView
+
+func (response PauseHandler200JSONResponse) VisitPauseHandlerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PauseHandlerdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response PauseHandlerdefaultApplicationProblemPlusJSONResponse) VisitPauseHandlerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PingHandlerRequestObject struct {
+	Name Name `json:"name"`
+	Body *PingHandlerJSONRequestBody
+}
+
+type PingHandlerResponseObject interface {
+	VisitPingHandlerResponse(w http.ResponseWriter) error
+}
+
+type PingHandler200JSONResponse Ping
+
+func (response PingHandler200JSONResponse) VisitPingHandlerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PingHandlerdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response PingHandlerdefaultApplicationProblemPlusJSONResponse) VisitPingHandlerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResumeHandlerRequestObject struct {
+	Name Name `json:"name"`
+	Body *ResumeHandlerJSONRequestBody
+}
+
+type ResumeHandlerResponseObject interface {
+	VisitResumeHandlerResponse(w http.ResponseWriter) error
+}
+
+type ResumeHandler200JSONResponse HandlerView
+
+func (response ResumeHandler200JSONResponse) VisitResumeHandlerResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ResumeHandlerdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ResumeHandlerdefaultApplicationProblemPlusJSONResponse) VisitResumeHandlerResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -3854,6 +4114,15 @@ type StrictServerInterface interface {
 	// ChangeHandler Change, pause or resume a handler
 	// (PATCH /handlers/{name})
 	ChangeHandler(ctx context.Context, request ChangeHandlerRequestObject) (ChangeHandlerResponseObject, error)
+	// PauseHandler Pause a handler
+	// (POST /handlers/{name}/pause)
+	PauseHandler(ctx context.Context, request PauseHandlerRequestObject) (PauseHandlerResponseObject, error)
+	// PingHandler Send a handler a test delivery now
+	// (POST /handlers/{name}/ping)
+	PingHandler(ctx context.Context, request PingHandlerRequestObject) (PingHandlerResponseObject, error)
+	// ResumeHandler Resume a handler
+	// (POST /handlers/{name}/resume)
+	ResumeHandler(ctx context.Context, request ResumeHandlerRequestObject) (ResumeHandlerResponseObject, error)
 	// RetryParked Retry everything that is parked at a handler
 	// (POST /handlers/{name}/retry-parked)
 	RetryParked(ctx context.Context, request RetryParkedRequestObject) (RetryParkedResponseObject, error)
@@ -4247,6 +4516,114 @@ func (sh *strictHandler) ChangeHandler(w http.ResponseWriter, r *http.Request, n
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ChangeHandlerResponseObject); ok {
 		if err := validResponse.VisitChangeHandlerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PauseHandler operation middleware
+func (sh *strictHandler) PauseHandler(w http.ResponseWriter, r *http.Request, name Name) {
+	var request PauseHandlerRequestObject
+
+	request.Name = name
+
+	var body PauseHandlerJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PauseHandler(ctx, request.(PauseHandlerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PauseHandler")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PauseHandlerResponseObject); ok {
+		if err := validResponse.VisitPauseHandlerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// PingHandler operation middleware
+func (sh *strictHandler) PingHandler(w http.ResponseWriter, r *http.Request, name Name) {
+	var request PingHandlerRequestObject
+
+	request.Name = name
+
+	var body PingHandlerJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.PingHandler(ctx, request.(PingHandlerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PingHandler")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(PingHandlerResponseObject); ok {
+		if err := validResponse.VisitPingHandlerResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ResumeHandler operation middleware
+func (sh *strictHandler) ResumeHandler(w http.ResponseWriter, r *http.Request, name Name) {
+	var request ResumeHandlerRequestObject
+
+	request.Name = name
+
+	var body ResumeHandlerJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ResumeHandler(ctx, request.(ResumeHandlerRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ResumeHandler")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ResumeHandlerResponseObject); ok {
+		if err := validResponse.VisitResumeHandlerResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

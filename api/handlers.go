@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/inboxd/inboxd/inbox"
@@ -126,6 +127,47 @@ func (s *server) DeleteHandler(ctx context.Context, request DeleteHandlerRequest
 	}
 	s.reload(ctx)
 	return DeleteHandler204Response{}, nil
+}
+
+// PauseHandler implements the operation.
+func (s *server) PauseHandler(ctx context.Context, request PauseHandlerRequestObject) (PauseHandlerResponseObject, error) {
+	view, err := s.pause(ctx, request.Name, true)
+	return PauseHandler200JSONResponse(view), err
+}
+
+// ResumeHandler implements the operation.
+func (s *server) ResumeHandler(ctx context.Context, request ResumeHandlerRequestObject) (ResumeHandlerResponseObject, error) {
+	view, err := s.pause(ctx, request.Name, false)
+	return ResumeHandler200JSONResponse(view), err
+}
+
+func (s *server) pause(ctx context.Context, name string, paused bool) (HandlerView, error) {
+	h, err := s.store.ChangeHandler(ctx, name, func(h *inbox.Handler) error {
+		h.Paused = paused
+		return nil
+	})
+	if err != nil {
+		return HandlerView{}, orNotFound(err, "handler", name)
+	}
+	s.reload(ctx)
+	return showHandler(h), nil
+}
+
+// pingTimeout bounds a ping: somebody waits for its answer.
+const pingTimeout = 30 * time.Second
+
+// PingHandler implements the operation.
+func (s *server) PingHandler(ctx context.Context, request PingHandlerRequestObject) (PingHandlerResponseObject, error) {
+	h, err := s.store.Handler(ctx, request.Name)
+	if err != nil {
+		return nil, orNotFound(err, "handler", request.Name)
+	}
+	h.Timeout = min(h.Timeout, pingTimeout)
+	r := s.ping(ctx, h)
+	return PingHandler200JSONResponse{
+		OK: r.Verdict == inbox.VerdictDone, ResponseStatus: some(r.ResponseStatus), Duration: r.Duration.String(),
+		Class: string(r.Class), Error: r.Error, ResponseBody: strings.ToValidUTF8(string(r.ResponseBody), "\uFFFD"),
+	}, nil
 }
 
 // RetryParked implements the operation.

@@ -19,7 +19,9 @@ type Config struct {
 	// Changed is called after each change of a source or handler, so that this instance works with it at once.
 	Changed func(context.Context)
 	// Ready is called after deliveries were made PENDING, if it is set.
-	Ready   func()
+	Ready func()
+	// Ping sends a handler a test delivery, as Forwarder.Ping of package processor does.
+	Ping    func(context.Context, *inbox.Handler) inbox.Result
 	Logger  zerolog.Logger
 	Version string // of the program; answers carry it in the header Inboxd-Version
 	// Instance names the one that answers, as claims and the leader's lease do.
@@ -88,6 +90,7 @@ type server struct {
 	checker Checker
 	changed func(context.Context)
 	ready   func()
+	ping    func(context.Context, *inbox.Handler) inbox.Result
 	log     zerolog.Logger
 
 	version, instance string
@@ -96,7 +99,7 @@ type server struct {
 // New returns the operators' API: all operations of openapi.yaml under /api/v1, and the contract itself at
 // /openapi.yaml.
 func New(c Config) http.Handler {
-	s := &server{store: c.Store, checker: c.Checker, changed: c.Changed, ready: c.Ready, log: c.Logger, version: c.Version, instance: c.Instance}
+	s := &server{store: c.Store, checker: c.Checker, changed: c.Changed, ready: c.Ready, ping: c.Ping, log: c.Logger, version: c.Version, instance: c.Instance}
 	r := chi.NewRouter()
 	r.Use(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -151,6 +154,18 @@ func reason(request any) string {
 	case FinishDeliveryRequestObject:
 		given = r.Body.Reason
 	case RetryParkedRequestObject:
+		if r.Body != nil {
+			given = r.Body.Reason
+		}
+	case PauseHandlerRequestObject:
+		if r.Body != nil {
+			given = r.Body.Reason
+		}
+	case ResumeHandlerRequestObject:
+		if r.Body != nil {
+			given = r.Body.Reason
+		}
+	case PingHandlerRequestObject:
 		if r.Body != nil {
 			given = r.Body.Reason
 		}

@@ -112,6 +112,13 @@ func (db *DB) ResolveSource(s *inbox.Source) *inbox.Source {
 	return &resolved
 }
 
+// ResolveHandler is to a handler what ResolveSource is to a source.
+func (db *DB) ResolveHandler(h *inbox.Handler) *inbox.Handler {
+	resolved := *h
+	resolved.Secrets, resolved.SecretFault = db.resolve(h.Secrets)
+	return &resolved
+}
+
 // resolveSnapshot returns the snapshot with all references looked up.
 func (db *DB) resolveSnapshot(stored *inbox.Snapshot) *inbox.Snapshot {
 	resolved := &inbox.Snapshot{
@@ -123,9 +130,7 @@ func (db *DB) resolveSnapshot(stored *inbox.Snapshot) *inbox.Snapshot {
 		resolved.Sources[i] = db.ResolveSource(source)
 	}
 	for i, stored := range stored.Handlers {
-		handler := *stored
-		handler.Secrets, handler.SecretFault = db.resolve(stored.Secrets)
-		resolved.Handlers[i] = &handler
+		resolved.Handlers[i] = db.ResolveHandler(stored)
 	}
 	return resolved
 }

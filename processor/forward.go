@@ -210,7 +210,11 @@ func (f *Forwarder) exchange(
 	r.ResponseStatus = resp.StatusCode
 	if status := resp.StatusCode; status >= 200 && status <= 299 {
 		r.Verdict = inbox.VerdictDone
-		drain(resp, 0)
+		keep := 0
+		if r.Message == pingMessage {
+			keep = keptAnswer
+		}
+		r.ResponseBody = drain(resp, keep)
 		return
 	}
 	r.ResponseBody = drain(resp, keptAnswer)

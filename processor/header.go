@@ -26,6 +26,7 @@ const (
 	headerAttempt          = "Inbox-Attempt"
 	headerFence            = "Inbox-Fence"
 	headerReplay           = "Inbox-Replay"
+	headerTest             = "Inbox-Test"
 	headerTraceparent      = "Traceparent"
 	headerTracestate       = "Tracestate"
 
@@ -126,6 +127,9 @@ func (p *prepared) header(userAgent, source string, c inbox.Claim, m *inbox.Mess
 		for _, value := range tracestate {
 			f.add(headerTracestate, value)
 		}
+	}
+	if c.Message == pingMessage {
+		f.add(headerTest, "1")
 	}
 	f.addOwn(headerSource, source)
 	f.addOwn(headerMessageID, m.MessageID)

@@ -51,6 +51,7 @@ type gateway struct {
 	leader    *processor.Leader    // nil without the role processor
 	catalog   *providers.Catalog
 	dialer    *egress.Dialer // to handlers
+	forwarder *processor.Forwarder
 	health    *health
 }
 
@@ -100,6 +101,7 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 		return nil, err
 	}
 	g.dialer = egress.New(policy)
+	g.forwarder = processor.NewForwarder(processor.ForwarderConfig{Dial: g.dialer.DialContext, Version: buildVersion()})
 	g.snapshots = g.db.Snapshots()
 	g.hints = g.db.Hints()
 	g.health = &health{db: g.adminDB, snapshots: g.snapshots}
@@ -108,9 +110,8 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 	}, func() float64 { return float64(g.db.MissedPartitions()) }))
 
 	if g.has("processor") {
-		forwarder := processor.NewForwarder(processor.ForwarderConfig{Dial: g.dialer.DialContext, Version: buildVersion()})
 		g.processor = processor.New(processor.Config{
-			Store: g.db, Snapshots: g.snapshots, Forwarder: forwarder, Owner: g.owner, Registerer: g.registry, Logger: log,
+			Store: g.db, Snapshots: g.snapshots, Forwarder: g.forwarder, Owner: g.owner, Registerer: g.registry, Logger: log,
 			Drain: settings.Drain,
 		})
 		g.leader = processor.NewLeader(processor.LeaderConfig{
@@ -241,7 +242,7 @@ func (g *gateway) adminRoutes() http.Handler {
 	var metrics http.Handler = promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})
 	if g.has("admin") {
 		server := api.New(api.Config{
-			Store: g.adminDB, Checker: checker{g.catalog, g.adminDB, g.dialer}, Changed: g.changed, Ready: g.committed, Logger: g.log, Version: buildVersion(),
+			Store: g.adminDB, Checker: checker{g.catalog, g.adminDB, g.dialer}, Changed: g.changed, Ready: g.committed, Ping: g.ping, Logger: g.log, Version: buildVersion(),
 			Instance: g.owner,
 		})
 		r.Mount("/", server)
@@ -261,6 +262,11 @@ func (g *gateway) changed(ctx context.Context) {
 	if g.processor != nil {
 		g.processor.Wake()
 	}
+}
+
+// ping sends a handler a test delivery from this instance, whatever its roles are.
+func (g *gateway) ping(ctx context.Context, h *inbox.Handler) inbox.Result {
+	return g.forwarder.Ping(ctx, g.adminDB.ResolveHandler(h))
 }
 
 func isLoopback(address net.Addr) bool {

@@ -251,7 +251,7 @@ func TestPauseIsEffectiveEverywhere(t *testing.T) {
 	l := startLoad(2, func() string { return one.public })
 	defer l.stop()
 	eventually(t, 10*time.Second, "deliveries", func() bool { return handler.distinct() > 20 })
-	one.call(t, http.MethodPatch, "/handlers/books", map[string]any{"paused": true}, nil)
+	one.call(t, http.MethodPost, "/handlers/books/pause", nil, nil)
 	eventually(t, 10*time.Second, "messages from more than a second after the pause", func() bool {
 		return w.count(t, `
 SELECT count(*) FROM inbox_message, handler WHERE received_at > updated_at + interval '1.2 s'`) > 20
@@ -261,6 +261,6 @@ SELECT count(*) FROM inbox_message, handler WHERE received_at > updated_at + int
 		t.Errorf("%d deliveries ended more than a second after the pause", n)
 	}
 	before := handler.distinct()
-	one.call(t, http.MethodPatch, "/handlers/books", map[string]any{"paused": false}, nil)
+	one.call(t, http.MethodPost, "/handlers/books/resume", map[string]any{"reason": "they are back"}, nil)
 	eventually(t, 2*time.Second, "deliveries after the pause", func() bool { return handler.distinct() > before })
 }
