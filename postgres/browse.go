@@ -124,11 +124,12 @@ func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, 
 		before = min(before, last)
 	}
 
-	// Few deliveries are unfinished, so it is they who lead to the messages, unless a key leads there directly.
+	// Few deliveries are unfinished, and few messages UNROUTED, so it is they who lead to the messages, unless a key leads
+	// there directly.
 	// Failures are fewer still.
 	keyed := f.MessageID != "" || f.BizKey != "" || f.OrderingKey != ""
 	failed := failedOnly(f)
-	live := f.Status != "" && !f.Status.Finished() && !keyed && !failed
+	live := f.Status != "" && (!f.Status.Finished() || f.Status == inbox.Unrouted) && !keyed && !failed
 	w.step = messageStep
 	if f.MessageType == "" && f.Status == "" && f.HandlerID == 0 && f.ErrorClass == "" && f.ResponseStatus == 0 {
 		w.step = want // every candidate counts
@@ -256,7 +257,7 @@ func scanMessageState(row pgx.CollectableRow) (*inbox.MessageState, error) {
 	return &m, err
 }
 
-// Each status that a delivery can have before it is finished has its own way to the newest messages. All
+// Each status that a delivery can have before it is finished, and UNROUTED, has its own way to the newest messages. All
 // give id, received_at, whether a delivery is one that is looked for, and how many rows were looked at.
 const (
 	// walkParked merges the newest of each handler: the index has them by handler.
@@ -276,6 +277,12 @@ ORDER BY d.id DESC LIMIT @step`
 WITH claimed AS MATERIALIZED (SELECT id, handler_id, received_at FROM delivery WHERE status = 'PROCESSING')
 SELECT DISTINCT id, received_at, true, 1 FROM claimed
 WHERE id < @before AND id >= @first AND (@handler::bigint = 0 OR handler_id = @handler)
+ORDER BY id DESC LIMIT @step`
+
+	// walkUnrouted takes those that reached no handler when they came. A message whose delivery is asked for is none.
+	walkUnrouted = `
+SELECT id, received_at, true, 1 FROM outcome
+WHERE result = 'UNROUTED' AND id < @before AND id >= @first AND @handler::bigint = 0
 ORDER BY id DESC LIMIT @step`
 
 	// walkUnfinished goes through all unfinished deliveries: PENDING, FAILED and WAITING are indexed by when
@@ -301,7 +308,7 @@ func scanCandidate(row pgx.CollectableRow) (c candidate, err error) {
 	return c, err
 }
 
-// stepLive takes the next messages that have an unfinished delivery of the status.
+// stepLive takes the next messages that have an unfinished delivery of the status, or are UNROUTED.
 func (db *DB) stepLive(ctx context.Context, w walkArgs) (messages []*inbox.MessageState, rest int64, looked int, err error) {
 	args := pgx.StrictNamedArgs{"before": w.before, "first": w.first, "handler": w.handler}
 	statement := walkUnfinished
@@ -310,6 +317,8 @@ func (db *DB) stepLive(ctx context.Context, w walkArgs) (messages []*inbox.Messa
 		statement = walkParked
 	case inbox.Processing:
 		statement = walkProcessing
+	case inbox.Unrouted:
+		statement = walkUnrouted
 	default:
 		args["status"] = string(w.status)
 		w.step = liveStep

@@ -29,6 +29,7 @@ import (
 type benchCommand struct {
 	Ingest  benchIngest  `cmd:"" help:"Signed requests over loopback until they are committed."`
 	Deliver benchDeliver `cmd:"" help:"Drain a backlog to a local sink over signed HTTP."`
+	Lists   benchLists   `cmd:"" help:"Read every list of the operators' API beside many rows."`
 
 	Load    benchLoad    `cmd:"" hidden:""`
 	Gateway benchGateway `cmd:"" hidden:""`
