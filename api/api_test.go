@@ -3,6 +3,7 @@ package api_test
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -599,7 +601,9 @@ func (g *gateway) run(t *testing.T, handler string, verdict inbox.Verdict) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, _, err := g.Claim(t.Context(), "worker-1", inbox.Token{6: 0x40, 8: 0x80, 15: byte(time.Now().UnixNano())}, []inbox.Want{{HandlerID: id, Free: 100, Lease: time.Minute}})
+	var token inbox.Token
+	rand.Read(token[:]) // never fails
+	claims, _, err := g.Claim(t.Context(), "worker-1", token, []inbox.Want{{HandlerID: id, Free: 100, Lease: time.Minute}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -782,6 +786,75 @@ func TestOperate(t *testing.T) {
 	g.must(t, 200, "POST", fmt.Sprintf("/api/v1/messages/%d/replay", id), `{"handlers": ["books", "books"], "reason": "again"}`)
 	if g.ready != 4 {
 		t.Errorf("Ready was called %d times, want 4", g.ready)
+	}
+	if _, violations, err := g.Check(t.Context()); err != nil || len(violations) > 0 {
+		t.Errorf("Check = %+v, %v", violations, err)
+	}
+}
+
+// TestTwoOperators lets several act on the same parked delivery at once, as they all were shown it: one wins,
+// the others are told that it has moved on.
+func TestTwoOperators(t *testing.T) {
+	t.Parallel()
+	g := newGateway(t)
+	g.must(t, 201, "POST", "/api/v1/sources", stripeSource)
+	g.must(t, 201, "POST", "/api/v1/handlers", hookHandler)
+	for round := range 10 {
+		g.store(t, fmt.Sprintf("m%d", round))
+		g.run(t, "books", inbox.VerdictPermanent)
+		parked := into[api.DeliveryList](t, g.must(t, 200, "GET", "/api/v1/deliveries?status=MANUAL_REQUIRED", "")).Items[0]
+		seen := fmt.Sprintf(`{"claim_seq": %d}`, parked.ClaimSeq)
+		actions := []string{"retry", "discard", "done", "retry"}
+		requests, answers := make([]*http.Request, len(actions)), make([]answer, len(actions))
+		for i, action := range actions {
+			var err error
+			requests[i], err = http.NewRequestWithContext(t.Context(), "POST", g.url+"/api/v1/deliveries/"+parked.ID+"/"+action, strings.NewReader(seen))
+			if err != nil {
+				t.Fatal(err)
+			}
+			requests[i].Header.Set("Authorization", "Bearer "+g.token)
+			requests[i].Header.Set("Content-Type", "application/json")
+		}
+		var operators sync.WaitGroup
+		start := make(chan struct{})
+		for i, request := range requests {
+			operators.Go(func() {
+				<-start
+				response, err := http.DefaultClient.Do(request)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer response.Body.Close()
+				text, err := io.ReadAll(response.Body)
+				if err != nil {
+					t.Error(err)
+				}
+				answers[i] = answer{response.StatusCode, response.Header, string(text)}
+			})
+		}
+		close(start)
+		operators.Wait()
+		var won []string
+		for i, a := range answers {
+			if a.status == 200 {
+				won = append(won, actions[i])
+				continue
+			}
+			problem(t, a, api.ProblemConflict, actions[i])
+		}
+		if len(won) != 1 {
+			t.Errorf("round %d: %v were answered 200, want one", round, won)
+		}
+		// What the winner did stands; a retried delivery goes out of the next round's way.
+		d := into[api.DeliveryDetail](t, g.must(t, 200, "GET", "/api/v1/deliveries/"+parked.ID, "")).Delivery
+		want := map[string]api.DeliveryStatus{"retry": "PENDING", "discard": "DISCARDED", "done": "DONE"}
+		if len(won) == 1 && d.Status != want[won[0]] {
+			t.Errorf("round %d: %s won, and the delivery is %s", round, won[0], d.Status)
+		}
+		if d.Status == "PENDING" {
+			g.run(t, "books", inbox.VerdictDone)
+		}
 	}
 	if _, violations, err := g.Check(t.Context()); err != nil || len(violations) > 0 {
 		t.Errorf("Check = %+v, %v", violations, err)
