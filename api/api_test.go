@@ -37,6 +37,8 @@ import (
 const planted = "cGxhbnRlZCBzZWNyZXQ"
 
 // gateway is the API over real HTTP and a database of its own.
+var operator = inbox.Actor{Name: "test"}
+
 type gateway struct {
 	*postgres.DB
 	pool    *pgxpool.Pool
@@ -88,7 +90,7 @@ func newGateway(t *testing.T) *gateway {
 		t.Fatal(err)
 	}
 	g := &gateway{DB: db, pool: pool}
-	if g.token, err = db.CreateToken(t.Context(), "test"); err != nil {
+	if g.token, err = db.CreateToken(t.Context(), inbox.Actor{Name: "test"}, "test"); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
@@ -383,11 +385,11 @@ func TestHandlersRefused(t *testing.T) {
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
-	revoked, err := g.CreateToken(t.Context(), "revoked")
+	revoked, err := g.CreateToken(t.Context(), operator, "revoked")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := g.RevokeToken(t.Context(), "revoked"); err != nil {
+	if err := g.RevokeToken(t.Context(), operator, "revoked"); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct{ name, header string }{

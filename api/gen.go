@@ -52,6 +52,7 @@ func (e DeliveryStatus) Valid() bool {
 
 // Defines values for EventKind.
 const (
+	EventKindActed     EventKind = "acted"
 	EventKindClaimed   EventKind = "claimed"
 	EventKindDiscarded EventKind = "discarded"
 	EventKindDone      EventKind = "done"
@@ -72,6 +73,8 @@ const (
 // Valid indicates whether the value is a known member of the EventKind enum.
 func (e EventKind) Valid() bool {
 	switch e {
+	case EventKindActed:
+		return true
 	case EventKindClaimed:
 		return true
 	case EventKindDiscarded:
@@ -420,6 +423,36 @@ type AttemptList struct {
 	Next  *string        `json:"next,omitempty"`
 }
 
+// AuditEntry defines model for AuditEntry.
+type AuditEntry struct {
+	Action string `json:"action"`
+
+	// Actor The token's name, or who acted without one.
+	Actor string `json:"actor"`
+
+	// After Secrets are masked; one that is another than before is marked.
+	After json.RawMessage `json:"after,omitempty"`
+	At    time.Time       `json:"at"`
+
+	// Before Secrets are masked.
+	Before json.RawMessage `json:"before,omitempty"`
+	ID     string          `json:"id"`
+
+	// Message The message's number.
+	Message *string `json:"message,omitempty"`
+	Note    *string `json:"note,omitempty"`
+
+	// Object The name of a source, handler or token, or a delivery's id.
+	Object string  `json:"object"`
+	Reason *string `json:"reason,omitempty"`
+}
+
+// AuditList defines model for AuditList.
+type AuditList struct {
+	Items []AuditEntry `json:"items"`
+	Next  *string      `json:"next,omitempty"`
+}
+
 // Backlog Unfinished deliveries by status.
 type Backlog struct {
 	Failed         Count `json:"failed"`
@@ -504,18 +537,23 @@ type DeliveryStatus string
 
 // Event defines model for Event.
 type Event struct {
+	// Actor `acted`: the token's name, or who acted without one.
+	Actor *string `json:"actor,omitempty"`
+
 	// At May lie ahead for `due` and `lease_ends`.
 	At       time.Time `json:"at"`
 	ClaimSeq *int64    `json:"claim_seq,omitempty"`
 	Class    *string   `json:"class,omitempty"`
 	Delivery *string   `json:"delivery,omitempty"`
 
-	// Detail For people.
+	// Detail For people; with `acted` the action, as the audit has it.
 	Detail   *string   `json:"detail,omitempty"`
 	Duration *string   `json:"duration,omitempty"`
 	Handler  *string   `json:"handler,omitempty"`
 	Kind     EventKind `json:"kind"`
+	Note     *string   `json:"note,omitempty"`
 	Owner    *string   `json:"owner,omitempty"`
+	Reason   *string   `json:"reason,omitempty"`
 	ReplayNo *int      `json:"replay_no,omitempty"`
 
 	// ResponseBody The first KB of the answer. Bytes that are not UTF-8 are replaced.
@@ -816,7 +854,10 @@ type ParkedAction struct {
 	// ClaimSeq As the delivery was shown.
 	ClaimSeq int64 `json:"claim_seq" validate:"required"`
 
-	// Reason Goes into the log; with discard and done also into the outcome's last_error.
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Reason Goes into the audit; with discard and done also into the outcome's last_error.
 	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
 }
 
@@ -908,7 +949,10 @@ type Rate struct {
 
 // Reason defines model for Reason.
 type Reason struct {
-	// Reason Goes into the log.
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Reason Goes into the audit.
 	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
 }
 
@@ -917,7 +961,10 @@ type Replay struct {
 	// Handlers Names; left out for all.
 	Handlers []string `json:"handlers,omitempty" validate:"omitnil,min=1,max=100,dive,required"`
 
-	// Reason Goes into the log.
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Reason Goes into the audit.
 	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
 }
 
@@ -1132,6 +1179,33 @@ type ListAttemptsParams struct {
 // ListAttemptsParamsErrorClass defines parameters for ListAttempts.
 type ListAttemptsParamsErrorClass string
 
+// ListAuditParams defines parameters for ListAudit.
+type ListAuditParams struct {
+	// Actor The name of the token, or of who acted without one.
+	Actor *string `form:"actor,omitempty" json:"actor,omitempty" validate:"omitnil,max=200"`
+
+	// Action Such as `source.change`.
+	Action *string `form:"action,omitempty" json:"action,omitempty" validate:"omitnil,max=100"`
+
+	// Object The name of a source, handler or token, or a delivery's id.
+	Object *string `form:"object,omitempty" json:"object,omitempty" validate:"omitnil,max=200"`
+
+	// Message The message's number.
+	Message *MessageFilter `form:"message,omitempty" json:"message,omitempty"`
+
+	// From At this time or later.
+	From *time.Time `form:"from,omitempty" json:"from,omitempty"`
+
+	// To Before this time.
+	To *time.Time `form:"to,omitempty" json:"to,omitempty"`
+
+	// Cursor The `next` of the page before. It only continues the same list with the same filters; anything else is a 400.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit The most items of a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty" validate:"omitnil,min=1,max=500"`
+}
+
 // ListDeliveriesParams defines parameters for ListDeliveries.
 type ListDeliveriesParams struct {
 	Status *DeliveryStatus `form:"status,omitempty" json:"status,omitempty" validate:"omitnil,oneof=MANUAL_REQUIRED PROCESSING FAILED PENDING WAITING DONE DISCARDED"`
@@ -1272,9 +1346,6 @@ type ChangeHandlerJSONRequestBody = HandlerChange
 // PauseHandlerJSONRequestBody defines body for PauseHandler for application/json ContentType.
 type PauseHandlerJSONRequestBody = Reason
 
-// PingHandlerJSONRequestBody defines body for PingHandler for application/json ContentType.
-type PingHandlerJSONRequestBody = Reason
-
 // ResumeHandlerJSONRequestBody defines body for ResumeHandler for application/json ContentType.
 type ResumeHandlerJSONRequestBody = Reason
 
@@ -1295,6 +1366,9 @@ type ServerInterface interface {
 	// ListAttempts Failed attempts, the latest first
 	// (GET /attempts)
 	ListAttempts(w http.ResponseWriter, r *http.Request, params ListAttemptsParams)
+	// ListAudit Who changed what, and why; the latest first
+	// (GET /audit)
+	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
 	// ListDeliveries Deliveries, newest message first
 	// (GET /deliveries)
 	ListDeliveries(w http.ResponseWriter, r *http.Request, params ListDeliveriesParams)
@@ -1385,6 +1459,12 @@ type Unimplemented struct{}
 // ListAttempts Failed attempts, the latest first
 // (GET /attempts)
 func (_ Unimplemented) ListAttempts(w http.ResponseWriter, r *http.Request, params ListAttemptsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListAudit Who changed what, and why; the latest first
+// (GET /audit)
+func (_ Unimplemented) ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -1687,6 +1767,130 @@ func (siw *ServerInterfaceWrapper) ListAttempts(w http.ResponseWriter, r *http.R
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.ListAttempts(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListAudit operation middleware
+func (siw *ServerInterfaceWrapper) ListAudit(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListAuditParams
+
+	// ------------- Optional query parameter "actor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "actor", r.URL.Query(), &params.Actor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "actor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "actor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "action" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "action", r.URL.Query(), &params.Action, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "action"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "action", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "object" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "object", r.URL.Query(), &params.Object, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "object"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "object", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "message" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "message", r.URL.Query(), &params.Message, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "message"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "message", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "from" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "from", r.URL.Query(), &params.From, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "from"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "from", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "to" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "to", r.URL.Query(), &params.To, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "to"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "to", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListAudit(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -2986,6 +3190,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/system", wrapper.GetSystem)
 	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/audit", wrapper.ListAudit)
+	})
 
 	return r
 }
@@ -3020,6 +3227,45 @@ type ListAttemptsdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response ListAttemptsdefaultApplicationProblemPlusJSONResponse) VisitListAttemptsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAuditRequestObject struct {
+	Params ListAuditParams
+}
+
+type ListAuditResponseObject interface {
+	VisitListAuditResponse(w http.ResponseWriter) error
+}
+
+type ListAudit200JSONResponse AuditList
+
+func (response ListAudit200JSONResponse) VisitListAuditResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListAuditdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListAuditdefaultApplicationProblemPlusJSONResponse) VisitListAuditResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -3460,7 +3706,6 @@ func (response PauseHandlerdefaultApplicationProblemPlusJSONResponse) VisitPause
 
 type PingHandlerRequestObject struct {
 	Name Name `json:"name"`
-	Body *PingHandlerJSONRequestBody
 }
 
 type PingHandlerResponseObject interface {
@@ -4084,6 +4329,9 @@ type StrictServerInterface interface {
 	// ListAttempts Failed attempts, the latest first
 	// (GET /attempts)
 	ListAttempts(ctx context.Context, request ListAttemptsRequestObject) (ListAttemptsResponseObject, error)
+	// ListAudit Who changed what, and why; the latest first
+	// (GET /audit)
+	ListAudit(ctx context.Context, request ListAuditRequestObject) (ListAuditResponseObject, error)
 	// ListDeliveries Deliveries, newest message first
 	// (GET /deliveries)
 	ListDeliveries(ctx context.Context, request ListDeliveriesRequestObject) (ListDeliveriesResponseObject, error)
@@ -4225,6 +4473,32 @@ func (sh *strictHandler) ListAttempts(w http.ResponseWriter, r *http.Request, pa
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ListAttemptsResponseObject); ok {
 		if err := validResponse.VisitListAttemptsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListAudit operation middleware
+func (sh *strictHandler) ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams) {
+	var request ListAuditRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListAudit(ctx, request.(ListAuditRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListAudit")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListAuditResponseObject); ok {
+		if err := validResponse.VisitListAuditResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {
@@ -4564,16 +4838,6 @@ func (sh *strictHandler) PingHandler(w http.ResponseWriter, r *http.Request, nam
 	var request PingHandlerRequestObject
 
 	request.Name = name
-
-	var body PingHandlerJSONRequestBody
-	if err := runtime.BindJSONBody(r, &body); err != nil {
-		if !errors.Is(err, io.EOF) {
-			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
-			return
-		}
-	} else {
-		request.Body = &body
-	}
 
 	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
 		return sh.ssi.PingHandler(ctx, request.(PingHandlerRequestObject))

@@ -61,7 +61,7 @@ func (s *server) CreateHandler(ctx context.Context, request CreateHandlerRequest
 	if err := s.checkURL(h.URL); err != nil {
 		return nil, err
 	}
-	if err := s.store.CreateHandler(ctx, h); err != nil {
+	if err := s.store.CreateHandler(ctx, actor(ctx), h); err != nil {
 		return nil, orNameTaken(err, "handler", in.Name)
 	}
 	s.reload(ctx)
@@ -88,7 +88,7 @@ func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequest
 			return nil, err
 		}
 	}
-	h, err := s.store.ChangeHandler(ctx, request.Name, func(h *inbox.Handler) error {
+	h, err := s.store.ChangeHandler(ctx, actor(ctx), request.Name, func(h *inbox.Handler) error {
 		h.URL = or(in.URL, h.URL)
 		h.Concurrency = or(in.Concurrency, h.Concurrency)
 		h.MaxRetryCount = or(in.MaxRetryCount, h.MaxRetryCount)
@@ -122,7 +122,7 @@ func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequest
 
 // DeleteHandler implements the operation.
 func (s *server) DeleteHandler(ctx context.Context, request DeleteHandlerRequestObject) (DeleteHandlerResponseObject, error) {
-	if err := s.store.DeleteHandler(ctx, request.Name); err != nil {
+	if err := s.store.DeleteHandler(ctx, actor(ctx), request.Name); err != nil {
 		return nil, orNotFound(err, "handler", request.Name)
 	}
 	s.reload(ctx)
@@ -131,18 +131,18 @@ func (s *server) DeleteHandler(ctx context.Context, request DeleteHandlerRequest
 
 // PauseHandler implements the operation.
 func (s *server) PauseHandler(ctx context.Context, request PauseHandlerRequestObject) (PauseHandlerResponseObject, error) {
-	view, err := s.pause(ctx, request.Name, true)
+	view, err := s.pause(ctx, request.Body, request.Name, true)
 	return PauseHandler200JSONResponse(view), err
 }
 
 // ResumeHandler implements the operation.
 func (s *server) ResumeHandler(ctx context.Context, request ResumeHandlerRequestObject) (ResumeHandlerResponseObject, error) {
-	view, err := s.pause(ctx, request.Name, false)
+	view, err := s.pause(ctx, request.Body, request.Name, false)
 	return ResumeHandler200JSONResponse(view), err
 }
 
-func (s *server) pause(ctx context.Context, name string, paused bool) (HandlerView, error) {
-	h, err := s.store.ChangeHandler(ctx, name, func(h *inbox.Handler) error {
+func (s *server) pause(ctx context.Context, why *Reason, name string, paused bool) (HandlerView, error) {
+	h, err := s.store.ChangeHandler(ctx, because(actor(ctx), why), name, func(h *inbox.Handler) error {
 		h.Paused = paused
 		return nil
 	})
@@ -176,7 +176,7 @@ func (s *server) RetryParked(ctx context.Context, request RetryParkedRequestObje
 	if err != nil {
 		return nil, orNotFound(err, "handler", request.Name)
 	}
-	retried, err := s.store.RetryParked(ctx, h.ID)
+	retried, err := s.store.RetryParked(ctx, because(actor(ctx), request.Body), h.ID)
 	s.wake()
 	if err != nil {
 		return nil, err

@@ -138,6 +138,7 @@ func (s *server) GetTimeline(ctx context.Context, request GetTimelineRequestObje
 			Detail: some(e.Detail), ClaimSeq: some(e.ClaimSeq), ReplayNo: some(e.ReplayNo), ResponseStatus: some(e.ResponseStatus),
 			Duration: someDuration(e.Duration), Class: some(string(e.Class)), Owner: some(e.Owner),
 			ResponseBody: some(strings.ToValidUTF8(string(e.ResponseBody), "\uFFFD")),
+			Actor:        some(e.Actor.Name), Reason: some(e.Actor.Reason), Note: some(e.Actor.Note),
 		}
 	}
 	for i, n := range t.NotRouted {

@@ -64,7 +64,9 @@ func (s *server) ReplayMessage(ctx context.Context, request ReplayMessageRequest
 		return nil, orNotFound(err, "message", request.ID)
 	}
 	var handlers []int64
+	by := actor(ctx)
 	if request.Body != nil {
+		by = because(by, &Reason{Reason: request.Body.Reason, Note: request.Body.Note})
 		for i, name := range request.Body.Handlers {
 			h, err := s.store.Handler(ctx, name)
 			if errors.Is(err, inbox.ErrNotFound) {
@@ -76,7 +78,7 @@ func (s *server) ReplayMessage(ctx context.Context, request ReplayMessageRequest
 			handlers = append(handlers, h.ID)
 		}
 	}
-	deliveries, err := s.store.Replay(ctx, id, handlers)
+	deliveries, err := s.store.Replay(ctx, by, id, handlers)
 	if err != nil {
 		return nil, orNotFound(err, "message", request.ID)
 	}
@@ -146,7 +148,7 @@ func (s *server) RetryDelivery(ctx context.Context, request RetryDeliveryRequest
 	if err != nil {
 		return nil, orNotFound(err, "delivery", request.ID)
 	}
-	d, err := s.store.Retry(ctx, id, request.Body.ClaimSeq)
+	d, err := s.store.Retry(ctx, because(actor(ctx), &Reason{Reason: request.Body.Reason, Note: request.Body.Note}), id, request.Body.ClaimSeq)
 	if err != nil {
 		return nil, orNotFound(err, "delivery", request.ID)
 	}
@@ -171,7 +173,7 @@ func (s *server) finish(ctx context.Context, text string, in *ParkedAction, resu
 	if err != nil {
 		return Delivery{}, orNotFound(err, "delivery", text)
 	}
-	d, err := s.store.Finish(ctx, id, in.ClaimSeq, result, or(in.Reason, ""))
+	d, err := s.store.Finish(ctx, because(actor(ctx), &Reason{Reason: in.Reason, Note: in.Note}), id, in.ClaimSeq, result)
 	if err != nil {
 		return Delivery{}, orNotFound(err, "delivery", text)
 	}
@@ -191,8 +193,8 @@ func (s *server) filter(ctx context.Context, p filterParams) (inbox.Filter, erro
 		OrderingKey: or(p.orderingKey, ""),
 		From:        or(p.from, time.Time{}), To: or(p.to, time.Time{}),
 	}
-	if !f.From.IsZero() && !f.To.IsZero() && !f.From.Before(f.To) {
-		return f, invalid("to", "must be after from")
+	if err := checkSpan(f.From, f.To); err != nil {
+		return f, err
 	}
 	for _, name := range []struct {
 		field string
@@ -214,6 +216,13 @@ func (s *server) filter(ctx context.Context, p filterParams) (inbox.Filter, erro
 		}
 	}
 	return f, nil
+}
+
+func checkSpan(from, to time.Time) error {
+	if !from.IsZero() && !to.IsZero() && !from.Before(to) {
+		return invalid("to", "must be after from")
+	}
+	return nil
 }
 
 // messageNumber and deliveryID read public ids. The largest number is left out: the store counts from one

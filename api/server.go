@@ -43,6 +43,7 @@ type Store interface {
 	HandlerStore
 	MessageStore
 	LedgerStore
+	AuditStore
 	StatsStore
 	TokenStore
 }
@@ -51,10 +52,10 @@ type Store interface {
 type SourceStore interface {
 	Sources(ctx context.Context) ([]*inbox.Source, error)
 	Source(ctx context.Context, name string) (*inbox.Source, error)
-	CreateSource(ctx context.Context, s *inbox.Source) error
+	CreateSource(ctx context.Context, by inbox.Actor, s *inbox.Source) error
 	// ChangeSource stores what change makes of the source, unless change fails. No other change comes between.
-	ChangeSource(ctx context.Context, name string, change func(*inbox.Source) error) (*inbox.Source, error)
-	DeleteSource(ctx context.Context, name string) error
+	ChangeSource(ctx context.Context, by inbox.Actor, name string, change func(*inbox.Source) error) (*inbox.Source, error)
+	DeleteSource(ctx context.Context, by inbox.Actor, name string) error
 	// SourceNamed returns the number of a source, of a deleted one if no other has the name.
 	SourceNamed(ctx context.Context, name string) (int64, error)
 }
@@ -63,9 +64,9 @@ type SourceStore interface {
 type HandlerStore interface {
 	Handlers(ctx context.Context) ([]*inbox.Handler, error)
 	Handler(ctx context.Context, name string) (*inbox.Handler, error)
-	CreateHandler(ctx context.Context, h *inbox.Handler) error
-	ChangeHandler(ctx context.Context, name string, change func(*inbox.Handler) error) (*inbox.Handler, error)
-	DeleteHandler(ctx context.Context, name string) error
+	CreateHandler(ctx context.Context, by inbox.Actor, h *inbox.Handler) error
+	ChangeHandler(ctx context.Context, by inbox.Actor, name string, change func(*inbox.Handler) error) (*inbox.Handler, error)
+	DeleteHandler(ctx context.Context, by inbox.Actor, name string) error
 	HandlerNamed(ctx context.Context, name string) (int64, error)
 }
 
@@ -76,10 +77,10 @@ type MessageStore interface {
 	Message(ctx context.Context, id int64) (*inbox.MessageState, error)
 	ListDeliveries(ctx context.Context, f inbox.Filter, after inbox.DeliveryID, limit int) (inbox.Page[inbox.DeliveryState], error)
 	Delivery(ctx context.Context, id inbox.DeliveryID) (*inbox.DeliveryDetail, error)
-	Retry(ctx context.Context, id inbox.DeliveryID, claimSeq int64) (inbox.DeliveryState, error)
-	Finish(ctx context.Context, id inbox.DeliveryID, claimSeq int64, result inbox.Status, reason string) (inbox.DeliveryState, error)
-	RetryParked(ctx context.Context, handler int64) (int, error)
-	Replay(ctx context.Context, message int64, handlers []int64) ([]inbox.DeliveryState, error)
+	Retry(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64) (inbox.DeliveryState, error)
+	Finish(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64, result inbox.Status) (inbox.DeliveryState, error)
+	RetryParked(ctx context.Context, by inbox.Actor, handler int64) (int, error)
+	Replay(ctx context.Context, by inbox.Actor, message int64, handlers []int64) ([]inbox.DeliveryState, error)
 }
 
 // prefix is the server's path in openapi.yaml.
@@ -132,49 +133,15 @@ func New(c Config) http.Handler {
 	return r
 }
 
-// logChange logs who did what, and why.
+// logChange logs who did what; why is in the audit.
 func (s *server) logChange(next StrictHandlerFunc, operation string) StrictHandlerFunc {
 	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error) {
 		response, err := next(ctx, w, r, request)
 		if err == nil && r.Method != http.MethodGet {
-			s.log.Info().Str("operation", operation).Str("path", r.URL.Path).Str("token", tokenName(ctx)).
-				Str("reason", reason(request)).Msg("an operator acted")
+			s.log.Info().Str("operation", operation).Str("path", r.URL.Path).Str("token", actor(ctx).Name).Msg("an operator acted")
 		}
 		return response, err
 	}
-}
-
-func reason(request any) string {
-	var given *string
-	switch r := request.(type) {
-	case RetryDeliveryRequestObject:
-		given = r.Body.Reason
-	case DiscardDeliveryRequestObject:
-		given = r.Body.Reason
-	case FinishDeliveryRequestObject:
-		given = r.Body.Reason
-	case RetryParkedRequestObject:
-		if r.Body != nil {
-			given = r.Body.Reason
-		}
-	case PauseHandlerRequestObject:
-		if r.Body != nil {
-			given = r.Body.Reason
-		}
-	case ResumeHandlerRequestObject:
-		if r.Body != nil {
-			given = r.Body.Reason
-		}
-	case PingHandlerRequestObject:
-		if r.Body != nil {
-			given = r.Body.Reason
-		}
-	case ReplayMessageRequestObject:
-		if r.Body != nil {
-			given = r.Body.Reason
-		}
-	}
-	return or(given, "")
 }
 
 // reloadTimeout bounds Changed: the change is stored, and the other instances poll for it anyway.

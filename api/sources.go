@@ -35,7 +35,7 @@ func (s *server) CreateSource(ctx context.Context, request CreateSourceRequestOb
 	if err := s.checkSource(source); err != nil {
 		return nil, err
 	}
-	if err := s.store.CreateSource(ctx, source); err != nil {
+	if err := s.store.CreateSource(ctx, actor(ctx), source); err != nil {
 		return nil, orNameTaken(err, "source", in.Name)
 	}
 	s.reload(ctx)
@@ -57,7 +57,7 @@ func (s *server) ChangeSource(ctx context.Context, request ChangeSourceRequestOb
 	if err := checkNewSecrets(in.Secrets); err != nil {
 		return nil, err
 	}
-	source, err := s.store.ChangeSource(ctx, request.Name, func(source *inbox.Source) error {
+	source, err := s.store.ChangeSource(ctx, actor(ctx), request.Name, func(source *inbox.Source) error {
 		source.Provider = or(in.Provider, source.Provider)
 		source.Variant = or(in.Variant, source.Variant)
 		source.Settings = or(in.Settings, source.Settings)
@@ -77,7 +77,7 @@ func (s *server) ChangeSource(ctx context.Context, request ChangeSourceRequestOb
 
 // DeleteSource implements the operation.
 func (s *server) DeleteSource(ctx context.Context, request DeleteSourceRequestObject) (DeleteSourceResponseObject, error) {
-	if err := s.store.DeleteSource(ctx, request.Name); err != nil {
+	if err := s.store.DeleteSource(ctx, actor(ctx), request.Name); err != nil {
 		return nil, orNotFound(err, "source", request.Name)
 	}
 	s.reload(ctx)

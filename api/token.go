@@ -20,12 +20,20 @@ type TokenStore interface {
 
 type tokenKey struct{}
 
-// tokenName returns the name of the token that a request came with.
-func tokenName(ctx context.Context) string {
+// actor returns whose token a request came with.
+func actor(ctx context.Context) inbox.Actor {
 	if token, ok := ctx.Value(tokenKey{}).(*inbox.OperatorToken); ok {
-		return token.Name
+		return inbox.Actor{Name: token.Name, TokenID: token.ID}
 	}
-	return ""
+	return inbox.Actor{}
+}
+
+// because adds an operator's words, if there are any, to the actor.
+func because(by inbox.Actor, why *Reason) inbox.Actor {
+	if why != nil {
+		by.Reason, by.Note = or(why.Reason, ""), or(why.Note, "")
+	}
+	return by
 }
 
 // RequireToken lets requests pass that bring a valid token as bearer. It asks the store each time, so a

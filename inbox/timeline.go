@@ -27,6 +27,7 @@ const (
 	EventDone      EventKind = "done"       // the handler took it, or an operator said that it is done
 	EventDiscarded EventKind = "discarded"  // an operator gave it up, or its handler was deleted
 	EventDue       EventKind = "due"        // the next attempt; it may lie ahead
+	EventActed     EventKind = "acted"      // an operator retried, finished, discarded or replayed it
 	EventLeaseEnds EventKind = "lease_ends" // the claim is taken back then, if nobody has reported
 )
 
@@ -44,6 +45,7 @@ type Event struct {
 	Class          Class
 	Owner          string
 	ResponseBody   []byte // the first KB
+	Actor          Actor  // of EventActed; the detail is the action
 }
 
 // NotRouted says why a handler has no delivery of a message, by what it subscribes to now.
@@ -61,7 +63,7 @@ type Timeline struct {
 
 // NewTimeline tells a message's story from its state, its ledgers, oldest first, and the handlers as they
 // are now. An outcome of no handler tells that it reached none.
-func NewTimeline(m *MessageState, attempts []AttemptEntry, outcomes []OutcomeEntry, now *Snapshot) *Timeline {
+func NewTimeline(m *MessageState, attempts []AttemptEntry, outcomes []OutcomeEntry, acts []AuditEntry, now *Snapshot) *Timeline {
 	t := &Timeline{Message: m}
 	at := m.ReceivedAt
 	t.add(Event{At: at, Kind: EventReceived, Detail: fmt.Sprintf("%d bytes at source %s", m.BodySize, m.Source)})
@@ -90,6 +92,9 @@ func NewTimeline(m *MessageState, attempts []AttemptEntry, outcomes []OutcomeEnt
 	}
 	for _, d := range m.Deliveries {
 		t.addLive(d, attempts)
+	}
+	for _, act := range acts {
+		t.addAct(act)
 	}
 	slices.SortStableFunc(t.Events, func(a, b Event) int { return a.At.Compare(b.At) })
 	for _, h := range now.Handlers {
@@ -174,6 +179,19 @@ func (t *Timeline) addOutcome(o OutcomeEntry) {
 		claimed := e
 		claimed.At, claimed.Kind, claimed.Detail, claimed.ResponseStatus, claimed.Duration = o.ClaimedAt, EventClaimed, "", 0, 0
 		t.add(claimed)
+	}
+	t.add(e)
+}
+
+func (t *Timeline) addAct(a AuditEntry) {
+	e := Event{At: a.At, Kind: EventActed, Detail: string(a.Action), Actor: a.Actor}
+	if a.HandlerID != 0 {
+		e.Delivery = DeliveryID{Message: a.Message, Handler: a.HandlerID}
+	}
+	for _, d := range t.Message.Deliveries {
+		if d.DeliveryID == e.Delivery {
+			e.Handler = d.Handler
+		}
 	}
 	t.add(e)
 }

@@ -191,19 +191,19 @@ FROM (VALUES ('a-elsewhere', '{bank}', '{*}'), ('b-refunds', '{shop}', '{refunde
 	f.exec(t, `UPDATE delivery SET next_retry_time = now()`)
 	c = f.park(t)
 	step(begin + " failed failed parked")
-	if _, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Discarded, "a test order"); err != nil {
+	if _, err := f.Finish(t.Context(), inbox.Actor{Name: "test", Reason: "a test order"}, c.DeliveryID, c.ClaimSeq, inbox.Discarded); err != nil {
 		t.Fatal(err)
 	}
-	line = step(begin + " failed failed discarded")
+	line = step(begin + " failed failed discarded acted")
 	if e := line.Events[6]; e.Detail != "a test order" {
 		t.Errorf("the discard is %+v", e)
 	}
-	if _, err := f.Replay(t.Context(), id, nil); err != nil {
+	if _, err := f.Replay(t.Context(), operator, id, nil); err != nil {
 		t.Fatal(err)
 	}
-	step(begin + " failed failed discarded replayed due")
+	step(begin + " failed failed discarded acted replayed due acted")
 	f.record(t, done(f.claim(t, 1)[0]))
-	step(begin + " failed failed discarded replayed claimed done")
+	step(begin + " failed failed discarded acted acted replayed claimed done")
 
 	none := f.message("none")
 	none.Routes = nil

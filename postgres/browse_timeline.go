@@ -27,11 +27,16 @@ func (db *DB) Timeline(ctx context.Context, id int64) (*inbox.Timeline, error) {
 	if err != nil {
 		return nil, err
 	}
+	acts, err := db.ListAudit(ctx, inbox.AuditFilter{Message: id}, 0, timelineEntries)
+	if err != nil {
+		return nil, err
+	}
 	now, err := db.loadSnapshot(ctx, 0)
 	if err != nil {
 		return nil, fmt.Errorf("load sources and handlers: %w", mapError(err))
 	}
 	slices.Reverse(attempts.Items)
 	slices.Reverse(outcomes.Items)
-	return inbox.NewTimeline(m, attempts.Items, outcomes.Items, now), nil
+	slices.Reverse(acts.Items)
+	return inbox.NewTimeline(m, attempts.Items, outcomes.Items, acts.Items, now), nil
 }

@@ -44,14 +44,19 @@ RETURNING id, created_at, updated_at`
 
 // CreateHandler stores a new handler and fills in its number and times. It fails with ErrNameTaken if
 // another has its name.
-func (db *DB) CreateHandler(ctx context.Context, h *inbox.Handler) error {
+func (db *DB) CreateHandler(ctx context.Context, by inbox.Actor, h *inbox.Handler) error {
 	secrets, err := db.sealSecrets(handlerSecret, h.Name, h.Secrets, nil)
 	if err != nil {
 		return fmt.Errorf("create handler %q: %w", h.Name, err)
 	}
 	args := handlerArgs(h, secrets)
 	args["name"] = h.Name
-	err = db.pool.QueryRow(ctx, insertHandler, args).Scan(&h.ID, &h.CreatedAt, &h.UpdatedAt)
+	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, insertHandler, args).Scan(&h.ID, &h.CreatedAt, &h.UpdatedAt); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, change{action: inbox.HandlerCreate, object: h.Name, handler: h.ID, after: auditHandler(h, nil)})
+	})
 	if err != nil {
 		return fmt.Errorf("create handler %q: %w", h.Name, mapError(err))
 	}
@@ -68,7 +73,7 @@ WHERE id = @id
 RETURNING updated_at`
 
 // ChangeHandler is to a handler what ChangeSource is to a source.
-func (db *DB) ChangeHandler(ctx context.Context, name string, change func(*inbox.Handler) error) (*inbox.Handler, error) {
+func (db *DB) ChangeHandler(ctx context.Context, by inbox.Actor, name string, edit func(*inbox.Handler) error) (*inbox.Handler, error) {
 	var (
 		handler *inbox.Handler
 		refused error
@@ -80,7 +85,8 @@ func (db *DB) ChangeHandler(ctx context.Context, name string, change func(*inbox
 			return err
 		}
 		before := slices.Clone(handler.Secrets)
-		if refused = change(handler); refused != nil {
+		was := auditHandler(handler, before)
+		if refused = edit(handler); refused != nil {
 			return refused
 		}
 		var secrets []string
@@ -90,7 +96,12 @@ func (db *DB) ChangeHandler(ctx context.Context, name string, change func(*inbox
 		_, handler.SecretFault = db.resolve(handler.Secrets)
 		args := handlerArgs(handler, secrets)
 		args["id"] = handler.ID
-		return tx.QueryRow(ctx, updateHandler, args).Scan(&handler.UpdatedAt)
+		if err := tx.QueryRow(ctx, updateHandler, args).Scan(&handler.UpdatedAt); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, change{
+			action: inbox.HandlerChange, object: name, handler: handler.ID, before: was, after: auditHandler(handler, before),
+		})
 	})
 	if refused != nil {
 		return nil, refused
@@ -103,15 +114,24 @@ func (db *DB) ChangeHandler(ctx context.Context, name string, change func(*inbox
 
 const deleteHandler = `
 UPDATE handler SET deleted_at = now(), secrets = '{deleted}', updated_at = now()
-WHERE name = @name AND deleted_at IS NULL`
+WHERE id = @id`
 
 // DeleteHandler marks a handler as deleted; its name is free again. The leader ends its deliveries. Its
 // secrets are forgotten; a word stands in for them, since the row's CHECK wants one.
-func (db *DB) DeleteHandler(ctx context.Context, name string) error {
-	tag, err := db.pool.Exec(ctx, deleteHandler, pgx.StrictNamedArgs{"name": name})
-	if err == nil && tag.RowsAffected() == 0 {
-		err = pgx.ErrNoRows
-	}
+func (db *DB) DeleteHandler(ctx context.Context, by inbox.Actor, name string) error {
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, readHandler+" FOR UPDATE", pgx.StrictNamedArgs{"name": name})
+		handler, err := pgx.CollectExactlyOneRow(rows, db.scanHandler)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, deleteHandler, pgx.StrictNamedArgs{"id": handler.ID}); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, change{
+			action: inbox.HandlerDelete, object: name, handler: handler.ID, before: auditHandler(handler, handler.Secrets),
+		})
+	})
 	if err != nil {
 		return fmt.Errorf("delete handler %q: %w", name, mapError(err))
 	}

@@ -14,37 +14,61 @@ import (
 // retryParked is transition 14. The claim_seq says which run was looked at: a delivery that has failed
 // again since is another case.
 const retryParked = `
-UPDATE delivery AS d SET status = 'PENDING', retry_count = 0, next_retry_time = now()
-WHERE d.id = @id AND d.handler_id = @handler AND d.status = 'MANUAL_REQUIRED' AND d.claim_seq = @claim_seq
-  AND EXISTS (SELECT FROM handler AS h WHERE h.id = d.handler_id AND h.deleted_at IS NULL)`
+WITH parked AS (
+    SELECT * FROM delivery AS d
+    WHERE d.id = @id AND d.handler_id = @handler AND d.status = 'MANUAL_REQUIRED' AND d.claim_seq = @claim_seq
+      AND EXISTS (SELECT FROM handler AS h WHERE h.id = d.handler_id AND h.deleted_at IS NULL)
+    FOR UPDATE
+), moved AS (
+    UPDATE delivery AS d SET status = 'PENDING', retry_count = 0, next_retry_time = now()
+    FROM parked AS p WHERE d.id = p.id AND d.handler_id = p.handler_id
+    RETURNING d.id
+)` + auditParked + `WHERE EXISTS (SELECT FROM moved)`
+
+// auditParked writes down what became of the row of parked.
+const auditParked = `
+INSERT INTO audit (actor, token_id, action, object, source_id, handler_id, message, reason, note, before, after)
+SELECT @actor, @token, @action, p.id || '.' || p.handler_id, p.source_id, p.handler_id, p.id, @reason, @note,
+       jsonb_build_object('status', p.status, 'claim_seq', p.claim_seq, 'retry_count', p.retry_count, 'last_error', p.last_error),
+       jsonb_build_object('status', @result::text)
+FROM parked AS p
+`
 
 // Retry makes a parked delivery PENDING again, with all its retries. The last error stays until another
 // attempt has one. It fails with ErrConflict unless the delivery is parked and its claim_seq the given one.
-func (db *DB) Retry(ctx context.Context, id inbox.DeliveryID, claimSeq int64) (inbox.DeliveryState, error) {
-	args := pgx.StrictNamedArgs{"id": id.Message, "handler": id.Handler, "claim_seq": claimSeq}
-	return db.act(ctx, "retry", id, claimSeq, retryParked, args)
+func (db *DB) Retry(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64) (inbox.DeliveryState, error) {
+	args := pgx.StrictNamedArgs{
+		"id": id.Message, "handler": id.Handler, "claim_seq": claimSeq, "result": string(inbox.Pending),
+		"action": string(inbox.DeliveryRetry),
+	}
+	return db.act(ctx, "retry", id, claimSeq, retryParked, withActor(by, args))
 }
 
 // finishParked is transition 15: the row goes, its outcome comes, as one statement.
 const finishParked = `
-WITH finished AS (
+WITH parked AS (
     DELETE FROM delivery
     WHERE id = @id AND handler_id = @handler AND status = 'MANUAL_REQUIRED' AND claim_seq = @claim_seq
     RETURNING *
-)
+), audited AS (` + auditParked + `)
 INSERT INTO outcome (id, handler_id, source_id, received_at, finished_at, claim_seq, replay_no, attempts,
                      max_retry_count, result, ordering_key, last_error)
 SELECT id, handler_id, source_id, received_at, now(), claim_seq, replay_no, retry_count + 1, max_retry_count,
-       @result, ordering_key, coalesce(nullif(@reason::text, ''), last_error)
-FROM finished`
+       @result, ordering_key, coalesce(nullif(@error::text, ''), last_error)
+FROM parked`
 
-// Finish ends a parked delivery as DONE or DISCARDED. A reason takes the place of the outcome's last error;
-// the attempts keep theirs. It fails with ErrConflict as Retry does.
-func (db *DB) Finish(ctx context.Context, id inbox.DeliveryID, claimSeq int64, result inbox.Status, reason string) (inbox.DeliveryState, error) {
-	args := pgx.StrictNamedArgs{
-		"id": id.Message, "handler": id.Handler, "claim_seq": claimSeq, "result": string(result), "reason": storableText(reason),
+// Finish ends a parked delivery as DONE or DISCARDED. The actor's reason takes the place of the outcome's
+// last error; the attempts keep theirs. It fails with ErrConflict as Retry does.
+func (db *DB) Finish(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64, result inbox.Status) (inbox.DeliveryState, error) {
+	action := inbox.DeliveryDiscard
+	if result == inbox.Done {
+		action = inbox.DeliveryDone
 	}
-	return db.act(ctx, "finish", id, claimSeq, finishParked, args)
+	args := pgx.StrictNamedArgs{
+		"id": id.Message, "handler": id.Handler, "claim_seq": claimSeq, "result": string(result), "action": string(action),
+		"error": storableText(by.Reason),
+	}
+	return db.act(ctx, "finish", id, claimSeq, finishParked, withActor(by, args))
 }
 
 // act runs a statement on one parked delivery and returns what the delivery is then, or says why the
@@ -90,7 +114,7 @@ SELECT coalesce((SELECT id FROM delivery WHERE handler_id = @handler AND status 
 
 	retryParkedPage = `
 WITH parked AS (
-    SELECT id FROM delivery
+    SELECT * FROM delivery
     WHERE handler_id = @handler AND status = 'MANUAL_REQUIRED' AND id > @after AND id <= @last
     ORDER BY id LIMIT @page
     FOR UPDATE SKIP LOCKED
@@ -98,13 +122,13 @@ WITH parked AS (
     UPDATE delivery AS d SET status = 'PENDING', retry_count = 0, next_retry_time = now()
     FROM parked AS p WHERE d.id = p.id AND d.handler_id = @handler
     RETURNING d.id
-)
+), audited AS (` + auditParked + `)
 SELECT count(*), coalesce(max(id), 0) FROM retried`
 )
 
 // RetryParked makes all deliveries PENDING that are parked at a handler, in pages, each of them one short
 // transaction. It returns how many, also together with an error that ended it early.
-func (db *DB) RetryParked(ctx context.Context, handler int64) (retried int, err error) {
+func (db *DB) RetryParked(ctx context.Context, by inbox.Actor, handler int64) (retried int, err error) {
 	// What is parked from now on, perhaps by this very retry, is left for another call.
 	var last, after int64
 	if err := db.pool.QueryRow(ctx, lastParked, planned, pgx.StrictNamedArgs{"handler": handler}).Scan(&last); err != nil {
@@ -112,7 +136,10 @@ func (db *DB) RetryParked(ctx context.Context, handler int64) (retried int, err 
 	}
 	for n := parkedPage; n == parkedPage; retried += n {
 		n = 0
-		args := pgx.StrictNamedArgs{"handler": handler, "after": after, "last": last, "page": parkedPage}
+		args := withActor(by, pgx.StrictNamedArgs{
+			"handler": handler, "after": after, "last": last, "page": parkedPage, "result": string(inbox.Pending),
+			"action": string(inbox.DeliveryRetry),
+		})
 		if err := db.pool.QueryRow(ctx, retryParkedPage, planned, args).Scan(&n, &after); err != nil {
 			return retried, fmt.Errorf("retry parked deliveries: %w", mapError(err))
 		}
@@ -134,20 +161,26 @@ WITH ended AS (
     JOIN outcome AS o ON o.id = @id AND (o.handler_id = h.id OR o.handler_id IS NULL) AND o.finished_at >= @since
     WHERE h.id = ANY (@handlers) AND h.deleted_at IS NULL
     ORDER BY h.id, o.handler_id NULLS LAST, o.replay_no DESC
+), replayed AS (
+    INSERT INTO delivery (id, handler_id, source_id, received_at, next_retry_time, claim_seq, max_retry_count,
+                          replay_no, status, ordering_key)
+    SELECT @id, handler_id, @source, @received_at, now(), claim_seq, max_retry_count, replay_no + 1, 'PENDING',
+           ordering_key
+    FROM ended AS e
+    WHERE NOT EXISTS (SELECT FROM delivery AS d WHERE d.id = @id AND d.handler_id = e.handler_id)
+    RETURNING *
 )
-INSERT INTO delivery (id, handler_id, source_id, received_at, next_retry_time, claim_seq, max_retry_count,
-                      replay_no, status, ordering_key)
-SELECT @id, handler_id, @source, @received_at, now(), claim_seq, max_retry_count, replay_no + 1, 'PENDING',
-       ordering_key
-FROM ended AS e
-WHERE NOT EXISTS (SELECT FROM delivery AS d WHERE d.id = @id AND d.handler_id = e.handler_id)`
+INSERT INTO audit (actor, token_id, action, object, source_id, handler_id, message, reason, note, before, after)
+SELECT @actor, @token, @action, r.id || '.' || r.handler_id, r.source_id, r.handler_id, r.id, @reason, @note, NULL,
+       jsonb_build_object('status', r.status, 'replay_no', r.replay_no)
+FROM replayed AS r`
 )
 
 // Replay delivers a message again: to the given handlers, else to those of its finished deliveries, else,
 // if it has reached no handler, to those that subscribe to it now. It returns the new deliveries. It fails
 // with ErrNotFound if there is no such message, and with ErrConflict, having changed nothing, if a given
 // handler's delivery isn't finished or there is nothing to replay.
-func (db *DB) Replay(ctx context.Context, message int64, handlers []int64) ([]inbox.DeliveryState, error) {
+func (db *DB) Replay(ctx context.Context, by inbox.Actor, message int64, handlers []int64) ([]inbox.DeliveryState, error) {
 	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockReplay, pgx.StrictNamedArgs{"id": message}); err != nil {
 			return err
@@ -164,10 +197,10 @@ func (db *DB) Replay(ctx context.Context, message int64, handlers []int64) ([]in
 		if handlers, err = replayTargets(m, registered, handlers); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, insertReplay, planned, pgx.StrictNamedArgs{
+		tag, err := tx.Exec(ctx, insertReplay, planned, withActor(by, pgx.StrictNamedArgs{
 			"id": message, "handlers": handlers, "source": m.SourceID, "received_at": m.ReceivedAt,
-			"since": m.ReceivedAt.Add(-ledgerSlack),
-		})
+			"since": m.ReceivedAt.Add(-ledgerSlack), "action": string(inbox.DeliveryReplay),
+		}))
 		if err == nil && int(tag.RowsAffected()) != len(handlers) {
 			return &inbox.ConflictError{Detail: "The message's deliveries or handlers changed meanwhile."}
 		}

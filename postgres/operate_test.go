@@ -48,66 +48,66 @@ func TestOperatorTransitions(t *testing.T) {
 		ledger  []string // of c.ClaimSeq 1
 	}{
 		{"14 retry", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			d, err := f.Retry(t.Context(), c.DeliveryID, c.ClaimSeq)
+			d, err := f.Retry(t.Context(), operator, c.DeliveryID, c.ClaimSeq)
 			if d.Status != inbox.Pending || d.LastError == "" {
 				t.Errorf("Retry = %+v, want PENDING with the last error", d)
 			}
 			return err
 		}, nil, row{status: "PENDING", due: "now", attempts: 3, class: "status"}, nil},
 		{"14 retry gives all retries again", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			if _, err := f.Retry(t.Context(), c.DeliveryID, c.ClaimSeq); err != nil {
+			if _, err := f.Retry(t.Context(), operator, c.DeliveryID, c.ClaimSeq); err != nil {
 				return err
 			}
 			f.record(t, failed(f.claim(t, 1)[0]))
 			return nil
 		}, nil, row{status: "FAILED", retryCount: 1, due: "1m0s", attempts: 4, class: "status"}, nil},
 		{"14 retry by an old claim_seq", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			_, err := f.Retry(t.Context(), c.DeliveryID, c.ClaimSeq-1)
+			_, err := f.Retry(t.Context(), operator, c.DeliveryID, c.ClaimSeq-1)
 			return err
 		}, inbox.ErrConflict, row{status: "MANUAL_REQUIRED", retryCount: 2, due: "never", attempts: 3, class: "status"}, nil},
 		{"14 retry of what is retried", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			if _, err := f.Retry(t.Context(), c.DeliveryID, c.ClaimSeq); err != nil {
+			if _, err := f.Retry(t.Context(), operator, c.DeliveryID, c.ClaimSeq); err != nil {
 				return err
 			}
-			_, err := f.Retry(t.Context(), c.DeliveryID, c.ClaimSeq)
+			_, err := f.Retry(t.Context(), operator, c.DeliveryID, c.ClaimSeq)
 			return err
 		}, inbox.ErrConflict, row{status: "PENDING", due: "now", attempts: 3, class: "status"}, nil},
 		{"14 retry at a deleted handler", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			if err := f.DeleteHandler(t.Context(), "books"); err != nil {
+			if err := f.DeleteHandler(t.Context(), operator, "books"); err != nil {
 				return err
 			}
-			_, err := f.Retry(t.Context(), c.DeliveryID, c.ClaimSeq)
+			_, err := f.Retry(t.Context(), operator, c.DeliveryID, c.ClaimSeq)
 			return err
 		}, inbox.ErrConflict, row{status: "MANUAL_REQUIRED", retryCount: 2, due: "never", attempts: 3, class: "status"}, nil},
 		{"15 discard", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			d, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Discarded, "a test order")
+			d, err := f.Finish(t.Context(), inbox.Actor{Name: "test", Reason: "a test order"}, c.DeliveryID, c.ClaimSeq, inbox.Discarded)
 			if d.Status != inbox.Discarded || d.ClaimSeq != c.ClaimSeq {
 				t.Errorf("Finish = %+v, want DISCARDED with its claim_seq", d)
 			}
 			return err
 		}, nil, row{status: "DISCARDED", retryCount: 2, due: "never", attempts: 3, class: "status"}, []string{"DISCARDED 0 1 3 a test order"}},
 		{"15 done", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			_, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Done, "")
+			_, err := f.Finish(t.Context(), operator, c.DeliveryID, c.ClaimSeq, inbox.Done)
 			return err
 		}, nil, row{status: "DONE", retryCount: 2, due: "never", attempts: 3, class: "status"}, []string{"DONE 0 1 3 answered 500"}},
 		{"15 done by another claim_seq", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			_, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq+1, inbox.Done, "")
+			_, err := f.Finish(t.Context(), operator, c.DeliveryID, c.ClaimSeq+1, inbox.Done)
 			return err
 		}, inbox.ErrConflict, row{status: "MANUAL_REQUIRED", retryCount: 2, due: "never", attempts: 3, class: "status"}, nil},
 		{"15 discard of what is under way again", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			if _, err := f.Retry(t.Context(), c.DeliveryID, c.ClaimSeq); err != nil {
+			if _, err := f.Retry(t.Context(), operator, c.DeliveryID, c.ClaimSeq); err != nil {
 				return err
 			}
 			again := f.claim(t, 1)[0]
-			_, err := f.Finish(t.Context(), c.DeliveryID, again.ClaimSeq, inbox.Discarded, "")
+			_, err := f.Finish(t.Context(), operator, c.DeliveryID, again.ClaimSeq, inbox.Discarded)
 			return err
 		}, inbox.ErrConflict, row{status: "PROCESSING", due: "now", attempts: 3, class: "status"}, nil},
 		{"17 replay of DISCARDED", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			if _, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Discarded, ""); err != nil {
+			if _, err := f.Finish(t.Context(), operator, c.DeliveryID, c.ClaimSeq, inbox.Discarded); err != nil {
 				return err
 			}
 			f.exec(t, `UPDATE handler SET max_retry_count = 7`)
-			replayed, err := f.Replay(t.Context(), c.Message, nil)
+			replayed, err := f.Replay(t.Context(), operator, c.Message, nil)
 			if len(replayed) != 1 || replayed[0].DeliveryID != c.DeliveryID || replayed[0].ClaimSeq != c.ClaimSeq ||
 				replayed[0].MaxRetryCount != 7 {
 				t.Errorf("Replay = %+v, want the delivery with its claim_seq and the handler's retries of now", replayed)
@@ -115,11 +115,11 @@ func TestOperatorTransitions(t *testing.T) {
 			return err
 		}, nil, row{status: "PENDING", due: "now", replayNo: 1, attempts: 3, class: "status"}, []string{"DISCARDED 0 1 3 answered 500"}},
 		{"17 replay of DONE, twice", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			if _, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Done, ""); err != nil {
+			if _, err := f.Finish(t.Context(), operator, c.DeliveryID, c.ClaimSeq, inbox.Done); err != nil {
 				return err
 			}
 			for range 2 {
-				if _, err := f.Replay(t.Context(), c.Message, []int64{f.handler}); err != nil {
+				if _, err := f.Replay(t.Context(), operator, c.Message, []int64{f.handler}); err != nil {
 					return err
 				}
 				again := f.claim(t, 1)[0]
@@ -131,25 +131,25 @@ func TestOperatorTransitions(t *testing.T) {
 			return nil
 		}, nil, row{status: "DONE", due: "never", replayNo: 2, attempts: 3, class: "status"}, []string{"DONE 0 1 3 answered 500", "DONE 1 2 1 ", "DONE 2 3 1 "}},
 		{"17 replay beside a live row", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			_, err := f.Replay(t.Context(), c.Message, []int64{f.handler})
+			_, err := f.Replay(t.Context(), operator, c.Message, []int64{f.handler})
 			return err
 		}, inbox.ErrConflict, row{status: "MANUAL_REQUIRED", retryCount: 2, due: "never", attempts: 3, class: "status"}, nil},
 		{"17 replay to a handler that never had it", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			_, err := f.Replay(t.Context(), c.Message, []int64{f.addHandler(t, "other")})
+			_, err := f.Replay(t.Context(), operator, c.Message, []int64{f.addHandler(t, "other")})
 			return err
 		}, inbox.ErrConflict, row{status: "MANUAL_REQUIRED", retryCount: 2, due: "never", attempts: 3, class: "status"}, nil},
 		{"17 nothing to replay", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			_, err := f.Replay(t.Context(), c.Message, nil)
+			_, err := f.Replay(t.Context(), operator, c.Message, nil)
 			return err
 		}, inbox.ErrConflict, row{status: "MANUAL_REQUIRED", retryCount: 2, due: "never", attempts: 3, class: "status"}, nil},
 		{"17 replay to a deleted handler", func(t *testing.T, f *fixture, c inbox.Claim) error {
-			if _, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Done, ""); err != nil {
+			if _, err := f.Finish(t.Context(), operator, c.DeliveryID, c.ClaimSeq, inbox.Done); err != nil {
 				return err
 			}
-			if err := f.DeleteHandler(t.Context(), "books"); err != nil {
+			if err := f.DeleteHandler(t.Context(), operator, "books"); err != nil {
 				return err
 			}
-			_, err := f.Replay(t.Context(), c.Message, nil)
+			_, err := f.Replay(t.Context(), operator, c.Message, nil)
 			return err
 		}, inbox.ErrConflict, row{status: "DONE", retryCount: 2, due: "never", attempts: 3, class: "status"}, []string{"DONE 0 1 3 answered 500"}},
 	} {
@@ -182,14 +182,14 @@ func TestReplayUnrouted(t *testing.T) {
 	none.Routes = nil
 	id := f.insert(t, none)[0].ID
 	f.exec(t, `UPDATE handler SET message_types = '{refunded}'`)
-	if _, err := f.Replay(t.Context(), id, nil); !errors.Is(err, inbox.ErrConflict) {
+	if _, err := f.Replay(t.Context(), operator, id, nil); !errors.Is(err, inbox.ErrConflict) {
 		t.Errorf("Replay with no subscriber = %v, want ErrConflict", err)
 	}
-	if _, err := f.Replay(t.Context(), id+1, nil); !errors.Is(err, inbox.ErrNotFound) {
+	if _, err := f.Replay(t.Context(), operator, id+1, nil); !errors.Is(err, inbox.ErrNotFound) {
 		t.Errorf("Replay of no message = %v, want ErrNotFound", err)
 	}
 	subscriber := f.addHandler(t, "subscriber")
-	replayed, err := f.Replay(t.Context(), id, nil)
+	replayed, err := f.Replay(t.Context(), operator, id, nil)
 	if err != nil || len(replayed) != 1 || replayed[0].DeliveryID != (inbox.DeliveryID{Message: id, Handler: subscriber}) {
 		t.Fatalf("Replay = %+v, %v, want one delivery to %d", replayed, err, subscriber)
 	}
@@ -198,7 +198,7 @@ func TestReplayUnrouted(t *testing.T) {
 		t.Errorf("the delivery is %+v, want %+v", got, want)
 	}
 	// It has reached no handler when it came, so others can still be named.
-	if replayed, err = f.Replay(t.Context(), id, []int64{f.handler}); err != nil || len(replayed) != 1 {
+	if replayed, err = f.Replay(t.Context(), operator, id, []int64{f.handler}); err != nil || len(replayed) != 1 {
 		t.Errorf("Replay to a named handler = %+v, %v", replayed, err)
 	}
 	m, err := f.Message(t.Context(), id)
@@ -219,7 +219,7 @@ func TestReplayDuplicate(t *testing.T) {
 	if err != nil || m.Status != inbox.Duplicate || m.DupOf != 77 {
 		t.Errorf("the message is %+v, %v, want DUPLICATE of 77", m, err)
 	}
-	if replayed, err := f.Replay(t.Context(), id, nil); err != nil || len(replayed) != 1 {
+	if replayed, err := f.Replay(t.Context(), operator, id, nil); err != nil || len(replayed) != 1 {
 		t.Errorf("Replay = %+v, %v, want one delivery", replayed, err)
 	}
 	f.checkClean(t)
@@ -255,17 +255,17 @@ func TestOperatorsAtOnce(t *testing.T) {
 	}
 	race("act on a parked delivery", func(i int) error {
 		if i%2 == 0 {
-			_, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Discarded, "")
+			_, err := f.Finish(t.Context(), operator, c.DeliveryID, c.ClaimSeq, inbox.Discarded)
 			return err
 		}
-		_, err := f.Retry(t.Context(), c.DeliveryID, c.ClaimSeq)
+		_, err := f.Retry(t.Context(), operator, c.DeliveryID, c.ClaimSeq)
 		return err
 	})
 	if f.read(t, c.DeliveryID).status == "PENDING" {
 		f.record(t, done(f.claim(t, 1)[0]))
 	}
 	race("replay", func(int) error {
-		_, err := f.Replay(t.Context(), c.Message, []int64{f.handler})
+		_, err := f.Replay(t.Context(), operator, c.Message, []int64{f.handler})
 		return err
 	})
 	f.checkClean(t)
@@ -283,7 +283,7 @@ func TestReplayWhileOneEnds(t *testing.T) {
 	for range 4 {
 		group.Go(func() {
 			for range 20 {
-				if _, err := f.Replay(t.Context(), c.Message, []int64{f.handler}); err != nil && !errors.Is(err, inbox.ErrConflict) {
+				if _, err := f.Replay(t.Context(), operator, c.Message, []int64{f.handler}); err != nil && !errors.Is(err, inbox.ErrConflict) {
 					t.Errorf("Replay = %v", err)
 				}
 				f.exec(t, `
@@ -319,7 +319,7 @@ func TestRetryParked(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SELECT FROM delivery WHERE handler_id = $1 ORDER BY id LIMIT 1 FOR UPDATE`, f.handler); err != nil {
 		t.Fatal(err)
 	}
-	retried, err := f.RetryParked(t.Context(), f.handler)
+	retried, err := f.RetryParked(t.Context(), operator, f.handler)
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -333,10 +333,10 @@ AND next_retry_time <= now()`, f.handler)); n != parked-1 {
 	if n := f.value(t, fmt.Sprintf(`SELECT count(*) FROM delivery WHERE handler_id = %d AND status = 'MANUAL_REQUIRED'`, other)); n != parked {
 		t.Errorf("%d deliveries of the other handler are parked, want %d", n, parked)
 	}
-	if retried, err = f.RetryParked(t.Context(), f.handler); err != nil || retried != 1 {
+	if retried, err = f.RetryParked(t.Context(), operator, f.handler); err != nil || retried != 1 {
 		t.Errorf("RetryParked again = %d, %v, want 1", retried, err)
 	}
-	if retried, err = f.RetryParked(t.Context(), f.handler); err != nil || retried != 0 {
+	if retried, err = f.RetryParked(t.Context(), operator, f.handler); err != nil || retried != 0 {
 		t.Errorf("RetryParked with nothing parked = %d, %v, want 0", retried, err)
 	}
 }
@@ -344,11 +344,11 @@ AND next_retry_time <= now()`, f.handler)); n != parked-1 {
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	token, err := f.CreateToken(t.Context(), "ops")
+	token, err := f.CreateToken(t.Context(), operator, "ops")
 	if err != nil || !strings.HasPrefix(token, "inboxd_") || len(token) != len("inboxd_")+43 {
 		t.Fatalf("CreateToken = %q, %v", token, err)
 	}
-	if _, err := f.CreateToken(t.Context(), "ops"); !errors.Is(err, inbox.ErrNameTaken) {
+	if _, err := f.CreateToken(t.Context(), operator, "ops"); !errors.Is(err, inbox.ErrNameTaken) {
 		t.Errorf("CreateToken again = %v, want ErrNameTaken", err)
 	}
 	if n := f.value(t, `SELECT count(*) FROM token WHERE token::text LIKE '%inboxd_%'`); n != 0 {
@@ -361,13 +361,13 @@ func TestTokens(t *testing.T) {
 	if _, err := f.TokenByHash(t.Context(), sha256.Sum256([]byte(token+"x"))); !errors.Is(err, inbox.ErrNotFound) {
 		t.Errorf("TokenByHash of another = %v, want ErrNotFound", err)
 	}
-	if err := f.RevokeToken(t.Context(), "ops"); err != nil {
+	if err := f.RevokeToken(t.Context(), operator, "ops"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := f.TokenByHash(t.Context(), hash); !errors.Is(err, inbox.ErrNotFound) {
 		t.Errorf("TokenByHash of a revoked one = %v, want ErrNotFound", err)
 	}
-	if err := f.RevokeToken(t.Context(), "nobody"); !errors.Is(err, inbox.ErrNotFound) {
+	if err := f.RevokeToken(t.Context(), operator, "nobody"); !errors.Is(err, inbox.ErrNotFound) {
 		t.Errorf("RevokeToken of nobody = %v, want ErrNotFound", err)
 	}
 	if list, err := f.Tokens(t.Context()); err != nil || len(list) != 1 || list[0].RevokedAt.IsZero() {
@@ -410,14 +410,14 @@ func (f *fixture) history(t *testing.T) (other int64) {
 			f.record(t, r)
 		case 4:
 			f.record(t, permanent(c))
-			if _, err := f.Finish(t.Context(), c.DeliveryID, c.ClaimSeq, inbox.Discarded, ""); err != nil {
+			if _, err := f.Finish(t.Context(), operator, c.DeliveryID, c.ClaimSeq, inbox.Discarded); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	for _, c := range claims[:12] {
 		if f.read(t, c.DeliveryID).status == "DONE" {
-			if _, err := f.Replay(t.Context(), c.Message, []int64{f.handler}); err != nil {
+			if _, err := f.Replay(t.Context(), operator, c.Message, []int64{f.handler}); err != nil {
 				t.Fatal(err)
 			}
 		}

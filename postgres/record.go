@@ -247,10 +247,15 @@ func notNil(b []byte) []byte {
 // maxErrorBytes is what delivery.last_error holds.
 const maxErrorBytes = 1024
 
-// storableText makes a text acceptable to PostgreSQL, so that one odd error can't keep a batch of results
+// validText makes a text acceptable to PostgreSQL.
+func validText(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// storableText is a valid text of at most maxErrorBytes, so that one odd error can't keep a batch of results
 // from being recorded.
 func storableText(text string) string {
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+	text = validText(text)
 	if len(text) > maxErrorBytes {
 		text = strings.ToValidUTF8(text[:maxErrorBytes], "")
 	}

@@ -175,7 +175,7 @@ const (
 // Rekey seals every secret that is not yet sealed under the first key, those stored plain included, and returns
 // how many there were. Each row is a transaction of its own, under the row's lock; doing it again changes
 // nothing. A secret that can't be opened ends it with an error that names the row.
-func (db *DB) Rekey(ctx context.Context) (resealed int, err error) {
+func (db *DB) Rekey(ctx context.Context, by inbox.Actor) (resealed int, err error) {
 	if db.secrets.Keys.Empty() {
 		return 0, inbox.ErrNoSealingKey
 	}
@@ -192,7 +192,7 @@ func (db *DB) Rekey(ctx context.Context) (resealed int, err error) {
 			return resealed, fmt.Errorf("list secrets: %w", mapError(err))
 		}
 		for _, id := range ids {
-			n, err := db.rekeyRow(ctx, table.kind, table.lock, table.write, id)
+			n, err := db.rekeyRow(ctx, by, table.kind, table.lock, table.write, id)
 			if err != nil {
 				return resealed, err
 			}
@@ -202,7 +202,7 @@ func (db *DB) Rekey(ctx context.Context) (resealed int, err error) {
 	return resealed, nil
 }
 
-func (db *DB) rekeyRow(ctx context.Context, kind, lock, write string, id int64) (resealed int, err error) {
+func (db *DB) rekeyRow(ctx context.Context, by inbox.Actor, kind, lock, write string, id int64) (resealed int, err error) {
 	var broken error
 	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
 		var (
@@ -235,8 +235,10 @@ func (db *DB) rekeyRow(ctx context.Context, kind, lock, write string, id int64) 
 		if resealed == 0 {
 			return nil
 		}
-		_, err = tx.Exec(ctx, write, pgx.StrictNamedArgs{"id": id, "secrets": texts})
-		return err
+		if _, err = tx.Exec(ctx, write, pgx.StrictNamedArgs{"id": id, "secrets": texts}); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, change{action: inbox.SecretsRekey, object: kind + name, after: map[string]int{"sealed": resealed}})
 	})
 	if broken != nil {
 		return 0, broken

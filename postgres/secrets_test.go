@@ -86,7 +86,7 @@ func TestSecretsAreSealedAndSealedAgain(t *testing.T) {
 	v := newVault(t)
 	key := entries(t, "one", "two")
 	one := v.open(t, ring(t, key[0]))
-	if err := one.CreateSource(t.Context(), &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"the first text"}}); err != nil {
+	if err := one.CreateSource(t.Context(), operator, &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"the first text"}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := v.stored(t); strings.Contains(text, "the first text") || !strings.Contains(text, "sealed:v1:one:") {
@@ -105,7 +105,7 @@ func TestSecretsAreSealedAndSealedAgain(t *testing.T) {
 		t.Errorf("PlainSecrets = %d, %v, want 1", plain, err)
 	}
 	for _, want := range []int{2, 0} {
-		if n, err := both.Rekey(t.Context()); err != nil || n != want {
+		if n, err := both.Rekey(t.Context(), operator); err != nil || n != want {
 			t.Errorf("Rekey = %d, %v, want %d", n, err, want)
 		}
 	}
@@ -123,7 +123,7 @@ func TestSecretThatCantBeOpenedIsNoSecret(t *testing.T) {
 	key := entries(t, "one", "two")
 	one := v.open(t, ring(t, key[0]))
 	for _, name := range []string{"shop", "other"} {
-		if err := one.CreateSource(t.Context(), &inbox.Source{Name: name, Provider: "stripe", Secrets: []inbox.Secret{inbox.Secret(name)}}); err != nil {
+		if err := one.CreateSource(t.Context(), operator, &inbox.Source{Name: name, Provider: "stripe", Secrets: []inbox.Secret{inbox.Secret(name)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -132,14 +132,14 @@ func TestSecretThatCantBeOpenedIsNoSecret(t *testing.T) {
 		t.Errorf("loaded %d secrets, fault %q", len(s.Secrets), s.SecretFault)
 	}
 	// A change of something else keeps it.
-	changed, err := two.ChangeSource(t.Context(), "shop", func(s *inbox.Source) error { s.Enabled = true; return nil })
+	changed, err := two.ChangeSource(t.Context(), operator, "shop", func(s *inbox.Source) error { s.Enabled = true; return nil })
 	if err != nil || changed.SecretFault == "" {
 		t.Fatalf("ChangeSource = %v; the fault must be told", err)
 	}
 	if s := loaded(t, one); s.SecretFault != "" || s.Secrets[0].Reveal() != "shop" {
 		t.Errorf("fault %q after a change by an instance without the key", s.SecretFault)
 	}
-	if n, err := two.Rekey(t.Context()); n != 0 || !errors.Is(err, seal.ErrUnknownKey) {
+	if n, err := two.Rekey(t.Context(), operator); n != 0 || !errors.Is(err, seal.ErrUnknownKey) {
 		t.Errorf("Rekey = %d, %v, want %v", n, err, seal.ErrUnknownKey)
 	}
 	// Another row's secret is of no use.
@@ -155,17 +155,17 @@ func TestWithoutKeyNoSecretIsStored(t *testing.T) {
 	t.Parallel()
 	v := newVault(t)
 	db := v.open(t, postgres.Secrets{})
-	err := db.CreateSource(t.Context(), &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"text"}})
+	err := db.CreateSource(t.Context(), operator, &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"text"}})
 	if !errors.Is(err, inbox.ErrNoSealingKey) {
 		t.Fatalf("CreateSource = %v, want %v", err, inbox.ErrNoSealingKey)
 	}
 	if _, err := v.pool.Exec(t.Context(), `INSERT INTO source (name, provider, secrets) VALUES ('shop', 'stripe', '{old}')`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.ChangeSource(t.Context(), "shop", func(s *inbox.Source) error { s.Enabled = false; return nil }); err != nil {
+	if _, err := db.ChangeSource(t.Context(), operator, "shop", func(s *inbox.Source) error { s.Enabled = false; return nil }); err != nil {
 		t.Errorf("another field can't be changed: %v", err)
 	}
-	_, err = db.ChangeSource(t.Context(), "shop", func(s *inbox.Source) error {
+	_, err = db.ChangeSource(t.Context(), operator, "shop", func(s *inbox.Source) error {
 		s.Secrets = append(s.Secrets, "new")
 		return nil
 	})
@@ -187,7 +187,7 @@ func TestReferencesAreLookedUpAtEachRefresh(t *testing.T) {
 		}
 		return "", errors.New(reference + " is missing")
 	}})
-	if err := db.CreateSource(t.Context(), &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"file:/a"}}); err != nil {
+	if err := db.CreateSource(t.Context(), operator, &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"file:/a"}}); err != nil {
 		t.Fatal(err)
 	}
 	if text := v.stored(t); text != "{file:/a}" {

@@ -42,14 +42,19 @@ RETURNING id, created_at, updated_at`
 
 // CreateSource stores a new source and fills in its number and times. It fails with ErrNameTaken if
 // another has its name.
-func (db *DB) CreateSource(ctx context.Context, s *inbox.Source) error {
+func (db *DB) CreateSource(ctx context.Context, by inbox.Actor, s *inbox.Source) error {
 	secrets, err := db.sealSecrets(sourceSecret, s.Name, s.Secrets, nil)
 	if err != nil {
 		return fmt.Errorf("create source %q: %w", s.Name, err)
 	}
 	args := sourceArgs(s, secrets)
 	args["name"] = s.Name
-	err = db.pool.QueryRow(ctx, insertSource, args).Scan(&s.ID, &s.CreatedAt, &s.UpdatedAt)
+	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, insertSource, args).Scan(&s.ID, &s.CreatedAt, &s.UpdatedAt); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, change{action: inbox.SourceCreate, object: s.Name, source: s.ID, after: auditSource(s, nil)})
+	})
 	if err != nil {
 		return fmt.Errorf("create source %q: %w", s.Name, mapError(err))
 	}
@@ -63,10 +68,10 @@ SET provider = @provider, variant = @variant, settings = @settings, secrets = @s
 WHERE id = @id
 RETURNING updated_at`
 
-// ChangeSource reads a source, lets change work on it and stores it, under the row's lock: of two changes
-// at once the later one sees the earlier. An error of change is returned as it is and nothing stored. The
+// ChangeSource reads a source, lets edit work on it and stores it, under the row's lock: of two changes
+// at once the later one sees the earlier. An error of edit is returned as it is and nothing stored. The
 // name stays.
-func (db *DB) ChangeSource(ctx context.Context, name string, change func(*inbox.Source) error) (*inbox.Source, error) {
+func (db *DB) ChangeSource(ctx context.Context, by inbox.Actor, name string, edit func(*inbox.Source) error) (*inbox.Source, error) {
 	var (
 		source  *inbox.Source
 		refused error
@@ -78,7 +83,8 @@ func (db *DB) ChangeSource(ctx context.Context, name string, change func(*inbox.
 			return err
 		}
 		before := slices.Clone(source.Secrets)
-		if refused = change(source); refused != nil {
+		was := auditSource(source, before)
+		if refused = edit(source); refused != nil {
 			return refused
 		}
 		var secrets []string
@@ -88,7 +94,12 @@ func (db *DB) ChangeSource(ctx context.Context, name string, change func(*inbox.
 		_, source.SecretFault = db.resolve(source.Secrets)
 		args := sourceArgs(source, secrets)
 		args["id"] = source.ID
-		return tx.QueryRow(ctx, updateSource, args).Scan(&source.UpdatedAt)
+		if err := tx.QueryRow(ctx, updateSource, args).Scan(&source.UpdatedAt); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, change{
+			action: inbox.SourceChange, object: name, source: source.ID, before: was, after: auditSource(source, before),
+		})
 	})
 	if refused != nil {
 		return nil, refused
@@ -101,14 +112,23 @@ func (db *DB) ChangeSource(ctx context.Context, name string, change func(*inbox.
 
 const deleteSource = `
 UPDATE source SET deleted_at = now(), enabled = false, secrets = '{}', updated_at = now()
-WHERE name = @name AND deleted_at IS NULL`
+WHERE id = @id`
 
 // DeleteSource marks a source as deleted and forgets its secrets. Its name is free again.
-func (db *DB) DeleteSource(ctx context.Context, name string) error {
-	tag, err := db.pool.Exec(ctx, deleteSource, pgx.StrictNamedArgs{"name": name})
-	if err == nil && tag.RowsAffected() == 0 {
-		err = pgx.ErrNoRows
-	}
+func (db *DB) DeleteSource(ctx context.Context, by inbox.Actor, name string) error {
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		rows, _ := tx.Query(ctx, readSource+" FOR UPDATE", pgx.StrictNamedArgs{"name": name})
+		source, err := pgx.CollectExactlyOneRow(rows, db.scanSource)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, deleteSource, pgx.StrictNamedArgs{"id": source.ID}); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, change{
+			action: inbox.SourceDelete, object: name, source: source.ID, before: auditSource(source, source.Secrets),
+		})
+	})
 	if err != nil {
 		return fmt.Errorf("delete source %q: %w", name, mapError(err))
 	}

@@ -20,12 +20,18 @@ const insertToken = `INSERT INTO token (name, hash) VALUES (@name, @hash)`
 
 // CreateToken makes an operators' token and returns its text, which is stored nowhere: the table has its
 // SHA-256. A name is used once, even if its token is revoked.
-func (db *DB) CreateToken(ctx context.Context, name string) (string, error) {
+func (db *DB) CreateToken(ctx context.Context, by inbox.Actor, name string) (string, error) {
 	var random [32]byte
 	rand.Read(random[:]) // never fails
 	token := tokenPrefix + base64.RawURLEncoding.EncodeToString(random[:])
 	hash := sha256.Sum256([]byte(token))
-	if _, err := db.pool.Exec(ctx, insertToken, pgx.StrictNamedArgs{"name": name, "hash": hash[:]}); err != nil {
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, insertToken, pgx.StrictNamedArgs{"name": name, "hash": hash[:]}); err != nil {
+			return err
+		}
+		return audit(ctx, tx, by, change{action: inbox.TokenCreate, object: name})
+	})
+	if err != nil {
 		return "", fmt.Errorf("create token %q: %w", name, mapError(err))
 	}
 	return token, nil
@@ -58,11 +64,17 @@ func (db *DB) Tokens(ctx context.Context) ([]*inbox.OperatorToken, error) {
 const revokeToken = `UPDATE token SET revoked_at = coalesce(revoked_at, now()) WHERE name = @name`
 
 // RevokeToken ends a token's validity at once; ErrNotFound if there is none of that name.
-func (db *DB) RevokeToken(ctx context.Context, name string) error {
-	tag, err := db.pool.Exec(ctx, revokeToken, pgx.StrictNamedArgs{"name": name})
-	if err == nil && tag.RowsAffected() == 0 {
-		err = pgx.ErrNoRows
-	}
+func (db *DB) RevokeToken(ctx context.Context, by inbox.Actor, name string) error {
+	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, revokeToken, pgx.StrictNamedArgs{"name": name})
+		if err != nil {
+			return err
+		}
+		if tag.RowsAffected() == 0 {
+			return pgx.ErrNoRows
+		}
+		return audit(ctx, tx, by, change{action: inbox.TokenRevoke, object: name})
+	})
 	if err != nil {
 		return fmt.Errorf("revoke token %q: %w", name, mapError(err))
 	}

@@ -60,7 +60,7 @@ func (cmd *benchLists) Run(ctx context.Context, c *console) error {
 	if err != nil {
 		return err
 	}
-	token, err := db.CreateToken(ctx, fmt.Sprintf("bench %d", started.UnixNano()))
+	token, err := db.CreateToken(ctx, commandLine(), fmt.Sprintf("bench %d", started.UnixNano()))
 	db.Close()
 	if err != nil {
 		return err

@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/inboxd/inboxd/inbox"
 	"github.com/inboxd/inboxd/internal/devpg"
 	"github.com/inboxd/inboxd/internal/seal"
 	"github.com/inboxd/inboxd/postgres"
@@ -135,7 +136,7 @@ func (cmd *devCommand) token(ctx context.Context, databaseURL string) (string, e
 			return string(kept), nil
 		}
 	}
-	token, err := db.CreateToken(ctx, "dev-"+randomText(6))
+	token, err := db.CreateToken(ctx, inbox.Actor{Name: "inboxd dev"}, "dev-"+randomText(6))
 	if err != nil {
 		return "", err
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/inboxd/inboxd/inbox"
 	"github.com/inboxd/inboxd/postgres"
 	"github.com/inboxd/inboxd/postgres/pgtest"
 )
@@ -67,7 +68,7 @@ func worldAt(t *testing.T, url string) *world {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	token, err := db.CreateToken(t.Context(), "test")
+	token, err := db.CreateToken(t.Context(), inbox.Actor{Name: "test"}, "test")
 	if err != nil {
 		t.Fatal(err)
 	}

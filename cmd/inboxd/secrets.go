@@ -47,7 +47,7 @@ func (cmd *secretsRekey) Run(ctx context.Context, c *console) error {
 		return err
 	}
 	defer db.Close()
-	resealed, err := db.Rekey(ctx)
+	resealed, err := db.Rekey(ctx, commandLine())
 	if err != nil {
 		return fmt.Errorf("%d secrets were sealed again, then: %w", resealed, err)
 	}

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"os/user"
 	"text/tabwriter"
 	"time"
 
+	"github.com/inboxd/inboxd/inbox"
 	"github.com/inboxd/inboxd/postgres"
 )
 
@@ -27,12 +29,21 @@ func (cmd *tokensCreate) Run(ctx context.Context, c *console) error {
 		return err
 	}
 	defer db.Close()
-	token, err := db.CreateToken(ctx, cmd.Name)
+	token, err := db.CreateToken(ctx, commandLine(), cmd.Name)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(c.out, token)
 	return err
+}
+
+// commandLine is the actor of commands that work on the database.
+func commandLine() inbox.Actor {
+	name := "command line"
+	if u, err := user.Current(); err == nil {
+		name += " as " + u.Username
+	}
+	return inbox.Actor{Name: name}
 }
 
 type tokensList struct{ databaseFlags }
@@ -69,7 +80,7 @@ func (cmd *tokensRevoke) Run(ctx context.Context, c *console) error {
 		return err
 	}
 	defer db.Close()
-	if err := db.RevokeToken(ctx, cmd.Name); err != nil {
+	if err := db.RevokeToken(ctx, commandLine(), cmd.Name); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(c.out, "revoked", cmd.Name)

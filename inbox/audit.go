@@ -1,0 +1,68 @@
+package inbox
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Actor is who changes something, and why. Every change of a source, handler, token or delivery takes one,
+// and the audit keeps it.
+type Actor struct {
+	Name    string // of the token, or of the program that acted without one
+	TokenID int64  // 0 for one that came without a token
+	Reason  string // why, in the operator's words; may be empty
+	Note    string // what else the next reader should know; may be empty
+}
+
+// AuditEntry is one change that an actor made. It was written in the transaction of the change.
+type AuditEntry struct {
+	ID     int64
+	At     time.Time
+	Actor  Actor
+	Action Action
+	// Object is the name of a source, handler or token, or the id of a delivery.
+	Object string
+	// SourceID, HandlerID and Message say what the change belongs to; 0 where it belongs to none.
+	SourceID  int64
+	HandlerID int64
+	Message   int64
+	// Before and After are JSON objects, with secrets masked; nil where there was or is nothing.
+	Before json.RawMessage
+	After  json.RawMessage
+}
+
+// Action is what an actor did.
+type Action string
+
+// The actions.
+const (
+	SourceCreate    Action = "source.create"
+	SourceChange    Action = "source.change"
+	SourceDelete    Action = "source.delete"
+	HandlerCreate   Action = "handler.create"
+	HandlerChange   Action = "handler.change"
+	HandlerDelete   Action = "handler.delete"
+	TokenCreate     Action = "token.create"
+	TokenRevoke     Action = "token.revoke"
+	SecretsRekey    Action = "secrets.rekey"
+	DeliveryRetry   Action = "delivery.retry"
+	DeliveryDone    Action = "delivery.done"
+	DeliveryDiscard Action = "delivery.discard"
+	DeliveryReplay  Action = "delivery.replay"
+)
+
+// AuditFilter says which entries a list has; a zero field takes all.
+type AuditFilter struct {
+	Actor   string // its name, exactly
+	Action  Action
+	Object  string
+	Message int64
+	From    time.Time // at this time or later
+	To      time.Time // before it
+}
+
+// AuditPage is a part of the audit, the latest entry first. Next is the id to continue after, 0 at the end.
+type AuditPage struct {
+	Items []AuditEntry
+	Next  int64
+}
