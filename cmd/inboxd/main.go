@@ -13,6 +13,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/rs/zerolog"
+
+	"github.com/inboxd/inboxd/client"
 )
 
 // version is set by the release build; a build by "go install" tells its module version.
@@ -35,6 +37,14 @@ type commands struct {
 	Check   checkCommand   `cmd:"" help:"Verify the invariants of all rows; exit status 1 if one is broken."`
 	Tokens  tokensCommand  `cmd:"" help:"Make, list and revoke operators' tokens, directly in the database."`
 	Secrets secretsCommand `cmd:"" help:"Make keys that seal secrets, and seal what is stored again."`
+
+	Sources    sourcesCommand    `cmd:"" help:"Registered ingresses, over the operators' API."`
+	Messages   messagesCommand   `cmd:"" help:"What was received, over the operators' API."`
+	Deliveries deliveriesCommand `cmd:"" help:"Messages on their way to a handler, over the operators' API."`
+	Parked     parkedCommand     `cmd:"" help:"Deliveries that wait for a person, over the operators' API."`
+	Replay     replayCommand     `cmd:"" help:"Deliver a message again, over the operators' API."`
+	Lookup     lookupCommand     `cmd:"" help:"All about a key, over the operators' API."`
+
 	Bench   benchCommand   `cmd:"" help:"Measure."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 }
@@ -82,6 +92,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "inboxd:", err)
+		if refusal, ok := errors.AsType[*client.Error](err); ok {
+			return remoteStatus(refusal)
+		}
 		return 1
 	}
 	return 0

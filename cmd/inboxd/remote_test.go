@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/inboxd/inboxd/client"
+)
+
+// TestCommandsOverTheAPI works as an operator does: a source, a parked delivery, what can be done about it, and
+// what scripts see.
+func TestCommandsOverTheAPI(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.start(t)
+	command := func(want int, args ...string) string {
+		t.Helper()
+		var out, complaints bytes.Buffer
+		if status := run(t.Context(), append(args, "--url", i.admin, "--token", w.token), &out, &complaints); status != want {
+			t.Fatalf("inboxd %s ended with %d, want %d\n%s%s", strings.Join(args, " "), status, want, out.String(), complaints.String())
+		}
+		return out.String()
+	}
+
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte(shopSecret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	create := []string{
+		"sources", "create", "shop", "--provider", "hmac", "--secret-file", secret, "--settings",
+		`{"signature": {"in": "header:X-Signature"}, "message_id": ["{header:X-Id}"], "message_type": ["{header:X-Type}"]}`,
+	}
+	command(0, create...)
+	command(exitConflict, create...)
+	command(exitUsage, "sources", "create", "Not A Name", "--provider", "none")
+	command(1, "sources", "create", "plain", "--provider", "none", "--secret-ref", "the secret itself")
+	command(0, "sources", "change", "shop", "--body-limit", "1000")
+	if out := command(0, "sources", "list"); !strings.Contains(out, "shop") || strings.Contains(out, shopSecret) {
+		t.Errorf("sources list:\n%s", out)
+	}
+
+	down := newDownstream(t, func(w http.ResponseWriter, _ *http.Request, _ []byte) { w.WriteHeader(http.StatusTeapot) })
+	registerHandler(t, i, "books", down.URL, map[string]any{"permanent_statuses": []int{http.StatusTeapot}})
+	ids := []string{"first", "second", "third"}
+	for _, id := range ids {
+		if status, _, err := postShop(t.Context(), http.DefaultClient, i.public, id, []byte("{}")); status != http.StatusOK {
+			t.Fatalf("%d %v", status, err)
+		}
+	}
+	parked := func(args ...string) []client.Delivery {
+		t.Helper()
+		var found list[client.Delivery]
+		if err := json.Unmarshal([]byte(command(0, append([]string{"parked", "list", "--json"}, args...)...)), &found); err != nil {
+			t.Fatal(err)
+		}
+		return found.Items
+	}
+	eventually(t, 30*time.Second, "all are parked", func() bool { return len(parked("--all")) == len(ids) })
+	if n := len(parked("--limit", "2")); n != 2 {
+		t.Errorf("--limit 2 gives %d", n)
+	}
+
+	all := parked()
+	seq := strconv.FormatInt(all[0].ClaimSeq, 10)
+	command(exitConflict, "parked", "discard", all[0].ID, "--claim-seq", strconv.FormatInt(all[0].ClaimSeq+1, 10))
+	command(0, "parked", "discard", all[0].ID, "--claim-seq", seq, "--reason", "test")
+	command(exitConflict, "parked", "discard", all[0].ID, "--claim-seq", seq)
+	command(0, "parked", "done", all[1].ID, "--claim-seq", strconv.FormatInt(all[1].ClaimSeq, 10))
+	command(0, "parked", "retry", all[2].ID, "--claim-seq", strconv.FormatInt(all[2].ClaimSeq, 10))
+	command(0, "replay", all[0].Message, "--handler", "books")
+	if out := command(0, "messages", "list", "--source", "shop"); strings.Count(out, "shop") != len(ids) {
+		t.Errorf("messages list:\n%s", out)
+	}
+	for _, args := range [][]string{
+		{"messages", "get", all[0].Message}, {"deliveries", "get", all[0].ID}, {"deliveries", "list"}, {"lookup", all[0].MessageID},
+	} {
+		if out := command(0, args...); !strings.Contains(out, all[0].MessageID) {
+			t.Errorf("%v:\n%s", args, out)
+		}
+	}
+	if out := command(0, "messages", "timeline", all[0].Message); !strings.Contains(out, "discarded") {
+		t.Errorf("timeline:\n%s", out)
+	}
+
+	command(exitNotFound, "messages", "get", "999999")
+	command(exitUsage, "messages", "list", "--status", "NONE")
+	command(0, "sources", "delete", "shop")
+	command(exitNotFound, "sources", "get", "shop")
+	var out bytes.Buffer
+	if status := run(t.Context(), []string{"sources", "list", "--url", i.admin, "--token", "wrong"}, &out, &out); status != exitRefused {
+		t.Errorf("a wrong token: %d, want %d", status, exitRefused)
+	}
+}
