@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -40,6 +41,8 @@ type benchCommand struct {
 type benchDatabase struct {
 	DatabaseURL string        `placeholder:"URL" help:"An empty database to measure on; without it a private cluster is made for the run and removed."`
 	CommitDelay time.Duration `help:"Let the private cluster take so much longer for each commit, as a cloud disk does."`
+
+	settings map[string]string // of the private cluster, beside those of every benchmark
 }
 
 // open makes the database ready and returns its URL and what closes it.
@@ -58,6 +61,7 @@ func (b *benchDatabase) open(ctx context.Context, log io.Writer) (url string, st
 		// A server that has run for a while: it uses its WAL files again, and no checkpoint falls into one run alone.
 		"max_wal_size": "8GB", "min_wal_size": "4GB", "checkpoint_timeout": "30min", "shared_buffers": "256MB", "jit": "off",
 	}
+	maps.Copy(settings, b.settings)
 	if b.CommitDelay > 0 {
 		settings["commit_delay"] = strconv.FormatInt(b.CommitDelay.Microseconds(), 10)
 		settings["commit_siblings"] = "0"

@@ -23,6 +23,7 @@ type benchLists struct {
 	Rows   int  `default:"10000000" help:"Messages to fill the database with."`
 	Size   int  `default:"300" help:"Bytes of a body."`
 	Rounds int  `default:"5" help:"How often each page is read."`
+	Plans  int  `help:"Print the plans of so many requests, the slowest first."`
 	JSON   bool `help:"Print one JSON object."`
 }
 
@@ -33,6 +34,8 @@ type listsRun struct {
 	Most   float64 `json:"max_ms"`
 	Items  int     `json:"items"` // -1 for what is no list
 	Next   bool    `json:"next"`  // the list goes on
+
+	path string // of the request, with its cursor; empty for what is none of the API's
 }
 
 // The bars, in milliseconds. A figure beyond one is said, and no failure.
@@ -45,6 +48,12 @@ const (
 func (cmd *benchLists) Run(ctx context.Context, c *console) error {
 	if cmd.Rows < 1000 || cmd.Rounds < 1 || cmd.Size < 1 {
 		return errors.New("give at least 1000 rows, 1 round and 1 byte")
+	}
+	if cmd.Plans > 0 {
+		if cmd.DatabaseURL != "" || cmd.JSON {
+			return errors.New("--plans reads the log of the private cluster and prints text; leave out --database-url and --json")
+		}
+		cmd.settings = planSettings
 	}
 	databaseURL, stop, err := cmd.open(ctx, c.err)
 	if err != nil {
@@ -67,11 +76,11 @@ func (cmd *benchLists) Run(ctx context.Context, c *console) error {
 	}
 
 	began := time.Now()
-	gateway, err := startChild(ctx, "bench", "gateway", "--database-url="+databaseURL, "--roles=admin")
+	gateway, address, err := startAdmin(ctx, databaseURL)
 	if err != nil {
 		return err
 	}
-	runs, err := cmd.measure(ctx, gateway, token, began)
+	runs, err := cmd.measure(ctx, address, token, began)
 	_, stopErr := gateway.stop()
 	if err := errors.Join(err, stopErr); err != nil {
 		return err
@@ -79,7 +88,33 @@ func (cmd *benchLists) Run(ctx context.Context, c *console) error {
 	if cmd.JSON {
 		return json.NewEncoder(c.out).Encode(map[string]any{"rows": cmd.Rows, "runs": runs})
 	}
-	return printLists(c.out, cmd.Rows, cmd.Rounds, runs)
+	if err := printLists(c.out, cmd.Rows, cmd.Rounds, runs); err != nil || cmd.Plans == 0 {
+		return err
+	}
+	return cmd.explain(ctx, c.out, databaseURL, token, runs)
+}
+
+// startAdmin starts a gateway that serves the API alone and returns its address.
+func startAdmin(ctx context.Context, databaseURL string) (gateway *child, address string, err error) {
+	if gateway, err = startChild(ctx, "bench", "gateway", "--database-url="+databaseURL, "--roles=admin"); err != nil {
+		return nil, "", err
+	}
+	address, err = gateway.line()
+	return gateway, address, err
+}
+
+// awaitReady waits until the gateway says that it is ready.
+func awaitReady(ctx context.Context, address string) error {
+	for {
+		if _, _, err := getTimed(ctx, "http://"+address+"/readyz", ""); err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 func printLists(out io.Writer, rows, rounds int, runs []listsRun) error {
@@ -209,21 +244,10 @@ const (
 )
 
 // measure waits until the gateway is ready and reads everything.
-func (cmd *benchLists) measure(ctx context.Context, gateway *child, token string, began time.Time) ([]listsRun, error) {
-	address, err := gateway.line()
-	if err != nil {
-		return nil, err
-	}
+func (cmd *benchLists) measure(ctx context.Context, address, token string, began time.Time) ([]listsRun, error) {
 	base := "http://" + address
-	for {
-		if _, _, err := getTimed(ctx, base+"/readyz", ""); err == nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
+	if err := awaitReady(ctx, address); err != nil {
+		return nil, err
 	}
 	ready := milliseconds(time.Since(began))
 	runs := []listsRun{{Name: nameReady, Median: ready, Most: ready, Items: -1}}
@@ -250,7 +274,7 @@ func (cmd *benchLists) measure(ctx context.Context, gateway *child, token string
 		fmt.Sprintf("/lookup?key=order+%d", middle/3), fmt.Sprintf("/messages/%d", middle), fmt.Sprintf("/messages/%d/timeline", middle),
 		"/stats", "/stats?minutes=60", "/system")
 	for _, path := range paths {
-		more, err := cmd.measureList(ctx, base+"/api/v1", path, token)
+		more, err := cmd.measureList(ctx, base, path, token)
 		if err != nil {
 			return nil, err
 		}
@@ -265,14 +289,14 @@ var depths = []int{1, 10}
 
 // measureList reads a list at each depth that it has; what is no list has one.
 func (cmd *benchLists) measureList(ctx context.Context, base, path, token string) (runs []listsRun, err error) {
-	address := base + path
+	next := "/api/v1" + path
 	for page := 1; page <= slices.Max(depths); page++ {
 		var list struct {
 			Items []json.RawMessage
 			Next  string
 		}
 		if !slices.Contains(depths, page) {
-			_, text, err := getTimed(ctx, address, token)
+			_, text, err := getTimed(ctx, base+next, token)
 			if err != nil {
 				return nil, err
 			}
@@ -284,13 +308,14 @@ func (cmd *benchLists) measureList(ctx context.Context, base, path, token string
 			if page > 1 {
 				name = fmt.Sprintf("%s, page %d", path, page)
 			}
-			run, text, err := cmd.measureOne(ctx, name, address, token)
+			run, text, err := cmd.measureOne(ctx, name, base+next, token)
 			if err != nil {
 				return nil, err
 			}
 			if err := json.Unmarshal(text, &list); err != nil {
 				return nil, err
 			}
+			run.path = next
 			if run.Items, run.Next = len(list.Items), list.Next != ""; list.Items == nil {
 				run.Items = -1
 			}
@@ -299,7 +324,7 @@ func (cmd *benchLists) measureList(ctx context.Context, base, path, token string
 		if list.Next == "" {
 			break
 		}
-		address = base + path + "&cursor=" + url.QueryEscape(list.Next)
+		next = "/api/v1" + path + "&cursor=" + url.QueryEscape(list.Next)
 	}
 	return runs, nil
 }
