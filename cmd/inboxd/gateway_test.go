@@ -561,30 +561,6 @@ func TestSlowHandlerHoldsUpNobody(t *testing.T) {
 	eventually(t, 10*time.Second, "the hanging one too, once it answers", func() bool { return hanging.distinct() == 50 })
 }
 
-func TestUnroutedIsSeenAndReplayed(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	i := w.start(t)
-	registerShop(t, i)
-	_, header, err := postShop(t.Context(), &http.Client{}, i.public, "m1", []byte("{}"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := header.Get("Inbox-Message")
-	var m struct{ Message struct{ Status string } }
-	if i.call(t, http.MethodGet, "/messages/"+id, nil, &m); m.Message.Status != "UNROUTED" {
-		t.Errorf("status %s, want UNROUTED", m.Message.Status)
-	}
-	handler := newDownstream(t, nil)
-	registerHandler(t, i, "books", handler.URL, nil)
-	i.call(t, http.MethodPost, "/messages/"+id+"/replay", map[string]any{}, nil)
-	eventually(t, 10*time.Second, "it is DONE", func() bool {
-		i.call(t, http.MethodGet, "/messages/"+id, nil, &m)
-		return m.Message.Status == "DONE"
-	})
-	w.checkClean(t)
-}
-
 func TestChangesAreEffectiveEverywhere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
