@@ -24,6 +24,24 @@ import (
 	"github.com/inboxd/inboxd/postgres"
 )
 
+// fromEnvironment are the flags that INBOXD_{FLAG} stands for in any command. serve takes all of its flags from there.
+var fromEnvironment = []string{"database-url", "secret-keys", "url", "token", "listen", "admin-listen", "log-level"}
+
+// keepSettings takes the variables of all other flags away: one that happens to be set, such as INBOXD_SOURCE, must
+// not filter a list, and INBOXD_RESET must not forget data.
+func keepSettings(k *kong.Kong) error {
+	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
+		if command, ok := node.(*kong.Node); ok && command.Name != "serve" {
+			for _, flag := range command.Flags {
+				if !slices.Contains(fromEnvironment, flag.Name) {
+					flag.Envs, flag.Tag.Envs = nil, nil
+				}
+			}
+		}
+		return next(nil)
+	})
+}
+
 // databaseFlags is how a command reaches the database.
 type databaseFlags struct {
 	DatabaseURL string `required:"" placeholder:"URL" help:"PostgreSQL, as postgres://user@host/database."`

@@ -28,7 +28,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// commands is the command line. Every flag can be given as INBOXD_{FLAG} in the environment.
+// commands is the command line.
 type commands struct {
 	Dev     devCommand     `cmd:"" help:"Run everything on this machine, with a PostgreSQL of its own, and show the main job."`
 	Serve   serveCommand   `cmd:"" help:"Run the gateway."`
@@ -39,11 +39,16 @@ type commands struct {
 	Secrets secretsCommand `cmd:"" help:"Make keys that seal secrets, and seal what is stored again."`
 
 	Sources    sourcesCommand    `cmd:"" help:"Registered ingresses, over the operators' API."`
+	Handlers   handlersCommand   `cmd:"" help:"Registered downstreams, over the operators' API."`
 	Messages   messagesCommand   `cmd:"" help:"What was received, over the operators' API."`
 	Deliveries deliveriesCommand `cmd:"" help:"Messages on their way to a handler, over the operators' API."`
 	Parked     parkedCommand     `cmd:"" help:"Deliveries that wait for a person, over the operators' API."`
 	Replay     replayCommand     `cmd:"" help:"Deliver a message again, over the operators' API."`
 	Lookup     lookupCommand     `cmd:"" help:"All about a key, over the operators' API."`
+
+	Stats  statsCommand  `cmd:"" help:"Rates, backlog, latency and what is parked, over the operators' API."`
+	System systemCommand `cmd:"" help:"Versions, leader, instances and tables, over the operators' API."`
+	Audit  auditCommand  `cmd:"" help:"List who changed what, and why, over the operators' API."`
 
 	Bench   benchCommand   `cmd:"" help:"Measure."`
 	Version versionCommand `cmd:"" help:"Print the version."`
@@ -68,6 +73,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		kong.Name("inboxd"),
 		kong.Description("An inbox for webhooks: verified, committed, then answered; delivered until done."),
 		kong.DefaultEnvars("INBOXD"),
+		kong.PostBuild(keepSettings),
 		kong.UsageOnError(),
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { status = code }),

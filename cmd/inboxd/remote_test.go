@@ -14,6 +14,16 @@ import (
 	"github.com/inboxd/inboxd/client"
 )
 
+// command runs a command over the instance's API, and fails the test if it ends with another status.
+func (i *instance) command(t *testing.T, want int, args ...string) string {
+	t.Helper()
+	var out, complaints bytes.Buffer
+	if status := run(t.Context(), append(args, "--url", i.admin, "--token", i.token), &out, &complaints); status != want {
+		t.Fatalf("inboxd %s ended with %d, want %d\n%s%s", strings.Join(args, " "), status, want, out.String(), complaints.String())
+	}
+	return out.String()
+}
+
 // TestCommandsOverTheAPI works as an operator does: a source, a parked delivery, what can be done about it, and
 // what scripts see.
 func TestCommandsOverTheAPI(t *testing.T) {
@@ -22,11 +32,7 @@ func TestCommandsOverTheAPI(t *testing.T) {
 	i := w.start(t)
 	command := func(want int, args ...string) string {
 		t.Helper()
-		var out, complaints bytes.Buffer
-		if status := run(t.Context(), append(args, "--url", i.admin, "--token", w.token), &out, &complaints); status != want {
-			t.Fatalf("inboxd %s ended with %d, want %d\n%s%s", strings.Join(args, " "), status, want, out.String(), complaints.String())
-		}
-		return out.String()
+		return i.command(t, want, args...)
 	}
 
 	secret := filepath.Join(t.TempDir(), "secret")

@@ -14,7 +14,7 @@ type sourcesCommand struct {
 	List   sourcesList   `cmd:"" help:"List the sources."`
 	Get    sourcesGet    `cmd:"" help:"Show a source."`
 	Create sourcesCreate `cmd:"" help:"Register a source."`
-	Change sourcesChange `cmd:"" help:"Change a source; what isn't given stays."`
+	Change sourcesChange `cmd:"" aliases:"update" help:"Change a source; what isn't given stays."`
 	Delete sourcesDelete `cmd:"" help:"Delete a source; its messages stay."`
 }
 
