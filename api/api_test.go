@@ -90,13 +90,13 @@ func newGateway(t *testing.T) *gateway {
 		t.Fatal(err)
 	}
 	g := &gateway{DB: db, pool: pool}
-	if g.token, err = db.CreateToken(t.Context(), inbox.Actor{Name: "test"}, "test"); err != nil {
+	if g.token, err = db.CreateToken(t.Context(), operator, &inbox.OperatorToken{Name: "test", Role: inbox.RoleAdmin, Scope: inbox.Everything()}); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
 	g.handler = api.New(api.Config{
 		Store: db, Checker: checker{catalog}, Changed: func(context.Context) { g.changed++ }, Ready: func() { g.ready++ },
-		Logger: zerolog.New(&log), Version: "v1.2.3",
+		Logger: zerolog.New(&log), Version: "v1.2.3", Tries: api.NewTries(1000, time.Hour),
 	})
 	server := httptest.NewServer(g.handler)
 	t.Cleanup(func() {
@@ -385,7 +385,7 @@ func TestHandlersRefused(t *testing.T) {
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
-	revoked, err := g.CreateToken(t.Context(), operator, "revoked")
+	revoked, err := g.CreateToken(t.Context(), operator, &inbox.OperatorToken{Name: "revoked", Role: inbox.RoleAdmin, Scope: inbox.Everything()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -426,13 +426,23 @@ func TestTokens(t *testing.T) {
 }
 
 // operation is one of openapi.yaml, its path with the prefix.
-type operation struct{ method, path string }
+type operation struct {
+	method, path string
+	id           string
+	role         inbox.Role
+	scoped       bool
+	query        string // values for the parameters that it can't do without
+}
 
 func operations(t *testing.T) []operation {
 	t.Helper()
 	text, err := os.ReadFile("../openapi.yaml")
 	if err != nil {
 		t.Fatal(err)
+	}
+	type parameter struct {
+		Name, In string
+		Required bool
 	}
 	var contract struct {
 		Servers []struct{ URL string }
@@ -444,9 +454,32 @@ func operations(t *testing.T) []operation {
 	var list []operation
 	for _, path := range slices.Sorted(maps.Keys(contract.Paths)) {
 		for _, method := range slices.Sorted(maps.Keys(contract.Paths[path])) {
-			if method != "parameters" {
-				list = append(list, operation{strings.ToUpper(method), contract.Servers[0].URL + path})
+			if method == "parameters" {
+				continue
 			}
+			part, err := yaml.Marshal(contract.Paths[path][method])
+			if err != nil {
+				t.Fatal(err)
+			}
+			var o struct {
+				OperationID string     `yaml:"operationId"`
+				Role        inbox.Role `yaml:"x-role"`
+				Scoped      bool       `yaml:"x-scoped"`
+				Parameters  []parameter
+			}
+			if err := yaml.Unmarshal(part, &o); err != nil {
+				t.Fatal(err)
+			}
+			query := url.Values{}
+			for _, p := range o.Parameters {
+				if p.In == "query" && p.Required {
+					query.Set(p.Name, "x")
+				}
+			}
+			list = append(list, operation{
+				method: strings.ToUpper(method), path: contract.Servers[0].URL + path, id: o.OperationID, role: o.Role, scoped: o.Scoped,
+				query: query.Encode(),
+			})
 		}
 	}
 	return list

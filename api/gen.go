@@ -171,12 +171,14 @@ func (e ParkingPlacePlace) Valid() bool {
 const (
 	ProblemBadRequest           ProblemType = "urn:inboxd:problem:bad-request"
 	ProblemConflict             ProblemType = "urn:inboxd:problem:conflict"
+	ProblemForbidden            ProblemType = "urn:inboxd:problem:forbidden"
 	ProblemInternal             ProblemType = "urn:inboxd:problem:internal"
 	ProblemInvalid              ProblemType = "urn:inboxd:problem:invalid"
 	ProblemMethodNotAllowed     ProblemType = "urn:inboxd:problem:method-not-allowed"
 	ProblemNameTaken            ProblemType = "urn:inboxd:problem:name-taken"
 	ProblemNotFound             ProblemType = "urn:inboxd:problem:not-found"
 	ProblemTooLarge             ProblemType = "urn:inboxd:problem:too-large"
+	ProblemTooManyTries         ProblemType = "urn:inboxd:problem:too-many-tries"
 	ProblemUnauthorized         ProblemType = "urn:inboxd:problem:unauthorized"
 	ProblemUnavailable          ProblemType = "urn:inboxd:problem:unavailable"
 	ProblemUnsupportedMediaType ProblemType = "urn:inboxd:problem:unsupported-media-type"
@@ -188,6 +190,8 @@ func (e ProblemType) Valid() bool {
 	case ProblemBadRequest:
 		return true
 	case ProblemConflict:
+		return true
+	case ProblemForbidden:
 		return true
 	case ProblemInternal:
 		return true
@@ -201,11 +205,34 @@ func (e ProblemType) Valid() bool {
 		return true
 	case ProblemTooLarge:
 		return true
+	case ProblemTooManyTries:
+		return true
 	case ProblemUnauthorized:
 		return true
 	case ProblemUnavailable:
 		return true
 	case ProblemUnsupportedMediaType:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for Role.
+const (
+	RoleAdmin   Role = "admin"
+	RoleOperate Role = "operate"
+	RoleRead    Role = "read"
+)
+
+// Valid indicates whether the value is a known member of the Role enum.
+func (e Role) Valid() bool {
+	switch e {
+	case RoleAdmin:
+		return true
+	case RoleOperate:
+		return true
+	case RoleRead:
 		return true
 	default:
 		return false
@@ -478,6 +505,13 @@ type CreatedHandler struct {
 
 	// Secret The Standard Webhooks secret that signs what the handler is sent. It is shown this once.
 	Secret string `json:"secret"`
+}
+
+// CreatedToken defines model for CreatedToken.
+type CreatedToken struct {
+	// Secret What to send as bearer. It is shown this once.
+	Secret string    `json:"secret"`
+	Token  TokenView `json:"token"`
 }
 
 // Delivery defines model for Delivery.
@@ -796,6 +830,22 @@ type NewSource struct {
 	Variant *string `json:"variant,omitempty" validate:"omitnil,max=100"`
 }
 
+// NewToken defines model for NewToken.
+type NewToken struct {
+	// ExpiresAt From then on it is refused; left out, it doesn't expire.
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// Handlers Globs of the names of the handlers that it is for.
+	Handlers []string `json:"handlers,omitempty" validate:"omitnil,min=1,max=100,dive,min=1,max=100,glob"`
+
+	// Name Who it is for; a name is used once.
+	Name string `json:"name" validate:"required,token_name"`
+	Role Role   `json:"role" validate:"required,oneof=read operate admin"`
+
+	// Sources Globs of the names of the sources that it is for, as Go's path.Match reads them.
+	Sources []string `json:"sources,omitempty" validate:"omitnil,min=1,max=100,dive,min=1,max=100,glob"`
+}
+
 // NotRouted defines model for NotRouted.
 type NotRouted struct {
 	Handler string `json:"handler"`
@@ -978,6 +1028,9 @@ type Retried struct {
 	Retried int `json:"retried"`
 }
 
+// Role What a token may do; each includes those before it.
+type Role string
+
 // Source defines model for Source.
 type Source struct {
 	// BodyLimit Bytes; 0 is the server's default.
@@ -1090,6 +1143,31 @@ type Timeline struct {
 
 	// NotRouted The handlers that have no delivery of it, and why; by what they subscribe to now.
 	NotRouted []NotRouted `json:"not_routed"`
+}
+
+// TokenView defines model for Token.
+type TokenView struct {
+	CreatedAt time.Time  `json:"created_at"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// Handlers Globs of names.
+	Handlers  []string   `json:"handlers"`
+	Name      string     `json:"name"`
+	RevokedAt *time.Time `json:"revoked_at,omitempty"`
+
+	// Role What a token may do; each includes those before it.
+	Role Role `json:"role"`
+
+	// Sources Globs of names.
+	Sources []string `json:"sources"`
+
+	// Valid Neither revoked nor expired.
+	Valid bool `json:"valid"`
+}
+
+// TokenList defines model for TokenList.
+type TokenList struct {
+	Items []TokenView `json:"items"`
 }
 
 // BizKeyFilter defines model for BizKeyFilter.
@@ -1361,6 +1439,9 @@ type CreateSourceJSONRequestBody = NewSource
 // ChangeSourceJSONRequestBody defines body for ChangeSource for application/json ContentType.
 type ChangeSourceJSONRequestBody = SourceChange
 
+// CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
+type CreateTokenJSONRequestBody = NewToken
+
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
 	// ListAttempts Failed attempts, the latest first
@@ -1450,6 +1531,15 @@ type ServerInterface interface {
 	// GetSystem Versions, leader, instances, partitions, and the oldest snapshot
 	// (GET /system)
 	GetSystem(w http.ResponseWriter, r *http.Request)
+	// ListTokens All tokens, oldest first
+	// (GET /tokens)
+	ListTokens(w http.ResponseWriter, r *http.Request)
+	// CreateToken Make a token
+	// (POST /tokens)
+	CreateToken(w http.ResponseWriter, r *http.Request)
+	// RevokeToken Revoke a token
+	// (DELETE /tokens/{name})
+	RevokeToken(w http.ResponseWriter, r *http.Request, name Name)
 }
 
 // Unimplemented server implementation that returns http.StatusNotImplemented for each endpoint.
@@ -1627,6 +1717,24 @@ func (_ Unimplemented) GetStats(w http.ResponseWriter, r *http.Request, params G
 // GetSystem Versions, leader, instances, partitions, and the oldest snapshot
 // (GET /system)
 func (_ Unimplemented) GetSystem(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListTokens All tokens, oldest first
+// (GET /tokens)
+func (_ Unimplemented) ListTokens(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CreateToken Make a token
+// (POST /tokens)
+func (_ Unimplemented) CreateToken(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RevokeToken Revoke a token
+// (DELETE /tokens/{name})
+func (_ Unimplemented) RevokeToken(w http.ResponseWriter, r *http.Request, name Name) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2993,6 +3101,60 @@ func (siw *ServerInterfaceWrapper) GetSystem(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// ListTokens operation middleware
+func (siw *ServerInterfaceWrapper) ListTokens(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListTokens(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateToken operation middleware
+func (siw *ServerInterfaceWrapper) CreateToken(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateToken(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RevokeToken operation middleware
+func (siw *ServerInterfaceWrapper) RevokeToken(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RevokeToken(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 type UnescapedCookieParamError struct {
 	ParamName string
 	Err       error
@@ -3189,6 +3351,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/system", wrapper.GetSystem)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/tokens", wrapper.ListTokens)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/tokens", wrapper.CreateToken)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/tokens/{name}", wrapper.RevokeToken)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/audit", wrapper.ListAudit)
@@ -4324,6 +4495,116 @@ func (response GetSystemdefaultApplicationProblemPlusJSONResponse) VisitGetSyste
 	return err
 }
 
+type ListTokensRequestObject struct {
+}
+
+type ListTokensResponseObject interface {
+	VisitListTokensResponse(w http.ResponseWriter) error
+}
+
+type ListTokens200JSONResponse TokenList
+
+func (response ListTokens200JSONResponse) VisitListTokensResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTokensdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListTokensdefaultApplicationProblemPlusJSONResponse) VisitListTokensResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTokenRequestObject struct {
+	Body *CreateTokenJSONRequestBody
+}
+
+type CreateTokenResponseObject interface {
+	VisitCreateTokenResponse(w http.ResponseWriter) error
+}
+
+type CreateToken201JSONResponse CreatedToken
+
+func (response CreateToken201JSONResponse) VisitCreateTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateTokendefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response CreateTokendefaultApplicationProblemPlusJSONResponse) VisitCreateTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RevokeTokenRequestObject struct {
+	Name Name `json:"name"`
+}
+
+type RevokeTokenResponseObject interface {
+	VisitRevokeTokenResponse(w http.ResponseWriter) error
+}
+
+type RevokeToken204Response struct {
+}
+
+func (response RevokeToken204Response) VisitRevokeTokenResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type RevokeTokendefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RevokeTokendefaultApplicationProblemPlusJSONResponse) VisitRevokeTokenResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 	// ListAttempts Failed attempts, the latest first
@@ -4413,6 +4694,15 @@ type StrictServerInterface interface {
 	// GetSystem Versions, leader, instances, partitions, and the oldest snapshot
 	// (GET /system)
 	GetSystem(ctx context.Context, request GetSystemRequestObject) (GetSystemResponseObject, error)
+	// ListTokens All tokens, oldest first
+	// (GET /tokens)
+	ListTokens(ctx context.Context, request ListTokensRequestObject) (ListTokensResponseObject, error)
+	// CreateToken Make a token
+	// (POST /tokens)
+	CreateToken(ctx context.Context, request CreateTokenRequestObject) (CreateTokenResponseObject, error)
+	// RevokeToken Revoke a token
+	// (DELETE /tokens/{name})
+	RevokeToken(ctx context.Context, request RevokeTokenRequestObject) (RevokeTokenResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error)
@@ -5280,6 +5570,87 @@ func (sh *strictHandler) GetSystem(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetSystemResponseObject); ok {
 		if err := validResponse.VisitGetSystemResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListTokens operation middleware
+func (sh *strictHandler) ListTokens(w http.ResponseWriter, r *http.Request) {
+	var request ListTokensRequestObject
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListTokens(ctx, request.(ListTokensRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListTokens")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListTokensResponseObject); ok {
+		if err := validResponse.VisitListTokensResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateToken operation middleware
+func (sh *strictHandler) CreateToken(w http.ResponseWriter, r *http.Request) {
+	var request CreateTokenRequestObject
+
+	var body CreateTokenJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateToken(ctx, request.(CreateTokenRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateToken")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateTokenResponseObject); ok {
+		if err := validResponse.VisitCreateTokenResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RevokeToken operation middleware
+func (sh *strictHandler) RevokeToken(w http.ResponseWriter, r *http.Request, name Name) {
+	var request RevokeTokenRequestObject
+
+	request.Name = name
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RevokeToken(ctx, request.(RevokeTokenRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RevokeToken")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RevokeTokenResponseObject); ok {
+		if err := validResponse.VisitRevokeTokenResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -52,6 +52,8 @@ var problems = map[ProblemType]struct {
 }{
 	ProblemBadRequest:           {http.StatusBadRequest, "The request can't be read"},
 	ProblemUnauthorized:         {http.StatusUnauthorized, "A valid token is needed"},
+	ProblemForbidden:            {http.StatusForbidden, "The token may not do this"},
+	ProblemTooManyTries:         {http.StatusTooManyRequests, "Too many failed tries"},
 	ProblemNotFound:             {http.StatusNotFound, "Not found"},
 	ProblemMethodNotAllowed:     {http.StatusMethodNotAllowed, "The method isn't allowed here"},
 	ProblemConflict:             {http.StatusConflict, "It isn't in a state for this"},

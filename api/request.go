@@ -134,6 +134,7 @@ func names(t reflect.Type, tag string) []string {
 
 var (
 	namePattern = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,62}$`)
+	tokenName   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,62}$`)
 	validate    = newValidator()
 )
 
@@ -145,6 +146,7 @@ func newValidator() *validator.Validate {
 	})
 	for tag, ok := range map[string]validator.Func{
 		"name":        func(f validator.FieldLevel) bool { return namePattern.MatchString(f.Field().String()) },
+		"token_name":  func(f validator.FieldLevel) bool { return tokenName.MatchString(f.Field().String()) },
 		"handler_url": func(f validator.FieldLevel) bool { return isHandlerURL(f.Field().String()) },
 		"glob": func(f validator.FieldLevel) bool {
 			_, err := path.Match(f.Field().String(), "")
@@ -213,6 +215,8 @@ func rule(e validator.FieldError) string {
 		return "must be one of " + strings.ReplaceAll(e.Param(), " ", ", ")
 	case "name":
 		return "must be 1 to 63 of a-z, 0-9, - and _, and begin with a letter or digit"
+	case "token_name":
+		return "must be 1 to 63 of a-z, A-Z, 0-9 and . _ @ -, and begin with a letter or digit"
 	case "handler_url":
 		return "must be an http or https URL with a host, without user, password and fragment"
 	case "glob":

@@ -24,6 +24,8 @@ type Config struct {
 	Ping    func(context.Context, *inbox.Handler) inbox.Result
 	Logger  zerolog.Logger
 	Version string // of the program; answers carry it in the header Inboxd-Version
+	// Tries limits failed tries; nil takes a limit of its own.
+	Tries *Tries
 	// Instance names the one that answers, as claims and the leader's lease do.
 	Instance string
 }
@@ -101,6 +103,9 @@ type server struct {
 // /openapi.yaml.
 func New(c Config) http.Handler {
 	s := &server{store: c.Store, checker: c.Checker, changed: c.Changed, ready: c.Ready, ping: c.Ping, log: c.Logger, version: c.Version, instance: c.Instance}
+	if c.Tries == nil {
+		c.Tries = DefaultTries()
+	}
 	r := chi.NewRouter()
 	r.Use(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -125,8 +130,9 @@ func New(c Config) http.Handler {
 	})
 	r.Group(func(r chi.Router) {
 		// The token comes first: without one, not even a bad parameter is told.
-		r.Use(RequireToken(s.store, s.log), s.readBody)
-		HandlerWithOptions(NewStrictHandlerWithOptions(s, []StrictMiddlewareFunc{s.checkRequest, s.logChange}, StrictHTTPServerOptions{
+		r.Use(RequireToken(s.store, c.Tries, s.log), s.readBody)
+		// The last of the middleware is asked first.
+		HandlerWithOptions(NewStrictHandlerWithOptions(s, []StrictMiddlewareFunc{s.checkRequest, s.logChange, s.authorize}, StrictHTTPServerOptions{
 			RequestErrorHandlerFunc: s.fail, ResponseErrorHandlerFunc: s.fail,
 		}), ChiServerOptions{BaseURL: prefix, BaseRouter: r, ErrorHandlerFunc: s.fail})
 	})

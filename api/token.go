@@ -4,8 +4,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"math"
 	"net/http"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -14,7 +17,17 @@ import (
 
 // TokenStore knows the operators' tokens.
 type TokenStore interface {
-	// TokenByHash returns the valid token whose text has this SHA-256, or ErrNotFound.
+	TokenFinder
+	Tokens(ctx context.Context) ([]*inbox.OperatorToken, error)
+	// CreateToken returns the token's text.
+	CreateToken(ctx context.Context, by inbox.Actor, t *inbox.OperatorToken) (string, error)
+	RevokeToken(ctx context.Context, by inbox.Actor, name string) error
+}
+
+// TokenFinder looks a token up.
+type TokenFinder interface {
+	// TokenByHash returns the valid token whose text has this SHA-256, or ErrNotFound. How long it takes tells
+	// about the hash at most, which nobody can choose.
 	TokenByHash(ctx context.Context, hash [sha256.Size]byte) (*inbox.OperatorToken, error)
 }
 
@@ -37,8 +50,8 @@ func because(by inbox.Actor, why *Reason) inbox.Actor {
 }
 
 // RequireToken lets requests pass that bring a valid token as bearer. It asks the store each time, so a
-// token that was revoked ends at once.
-func RequireToken(store TokenStore, log zerolog.Logger) func(http.Handler) http.Handler {
+// token that was revoked or has expired ends at once.
+func RequireToken(store TokenFinder, tries *Tries, log zerolog.Logger) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			scheme, text, ok := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -47,10 +60,19 @@ func RequireToken(store TokenStore, log zerolog.Logger) func(http.Handler) http.
 				writeError(w, r, log, &apiError{kind: ProblemUnauthorized, detail: "Send a token: Authorization: Bearer inboxd_…"})
 				return
 			}
-			token, err := store.TokenByHash(r.Context(), sha256.Sum256([]byte(text)))
-			if errors.Is(err, inbox.ErrNotFound) {
+			hash := sha256.Sum256([]byte(text))
+			wait, end := tries.begin(clientAddress(r), hash)
+			if end == nil {
+				w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(wait.Seconds()))))
+				writeError(w, r, log, &apiError{kind: ProblemTooManyTries, detail: "Too many unknown tokens came from this address. Wait as long as Retry-After says."})
+				return
+			}
+			token, err := store.TokenByHash(r.Context(), hash)
+			unknown := errors.Is(err, inbox.ErrNotFound)
+			end(err == nil, unknown)
+			if unknown {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="inboxd", error="invalid_token"`)
-				err = &apiError{kind: ProblemUnauthorized, detail: "The token is unknown or revoked."}
+				err = &apiError{kind: ProblemUnauthorized, detail: "The token is unknown, revoked or expired."}
 			}
 			if err != nil {
 				writeError(w, r, log, err)
@@ -58,5 +80,66 @@ func RequireToken(store TokenStore, log zerolog.Logger) func(http.Handler) http.
 			}
 			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, token)))
 		})
+	}
+}
+
+// RequireEverything lets requests pass whose token, which RequireToken has found, is for all sources and handlers.
+func RequireEverything(log zerolog.Logger) func(http.Handler) http.Handler {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if token, ok := r.Context().Value(tokenKey{}).(*inbox.OperatorToken); !ok || !token.Scope.Everything() {
+				writeError(w, r, log, forbidden("This needs a token that is for all sources and handlers."))
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
+}
+
+// ListTokens implements the operation.
+func (s *server) ListTokens(ctx context.Context, _ ListTokensRequestObject) (ListTokensResponseObject, error) {
+	tokens, err := s.store.Tokens(ctx)
+	if err != nil {
+		return nil, err
+	}
+	list := ListTokens200JSONResponse{Items: make([]TokenView, len(tokens))}
+	for i, t := range tokens {
+		list.Items[i] = showToken(t)
+	}
+	return list, nil
+}
+
+// CreateToken implements the operation.
+func (s *server) CreateToken(ctx context.Context, request CreateTokenRequestObject) (CreateTokenResponseObject, error) {
+	in := request.Body
+	t := &inbox.OperatorToken{Name: in.Name, Role: inbox.Role(in.Role), Scope: inbox.Everything(), ExpiresAt: or(in.ExpiresAt, time.Time{})}
+	if in.Sources != nil {
+		t.Scope.Sources = in.Sources
+	}
+	if in.Handlers != nil {
+		t.Scope.Handlers = in.Handlers
+	}
+	if in.ExpiresAt != nil && !in.ExpiresAt.After(time.Now()) {
+		return nil, invalid("expires_at", "must lie ahead")
+	}
+	secret, err := s.store.CreateToken(ctx, actor(ctx), t)
+	if err != nil {
+		return nil, orNameTaken(err, "token", in.Name)
+	}
+	return CreateToken201JSONResponse{Token: showToken(t), Secret: secret}, nil
+}
+
+// RevokeToken implements the operation.
+func (s *server) RevokeToken(ctx context.Context, request RevokeTokenRequestObject) (RevokeTokenResponseObject, error) {
+	if err := s.store.RevokeToken(ctx, actor(ctx), request.Name); err != nil {
+		return nil, orNotFound(err, "token", request.Name)
+	}
+	return RevokeToken204Response{}, nil
+}
+
+func showToken(t *inbox.OperatorToken) TokenView {
+	return TokenView{
+		Name: t.Name, Role: Role(t.Role), Sources: t.Scope.Sources, Handlers: t.Scope.Handlers,
+		CreatedAt: t.CreatedAt.UTC(), ExpiresAt: someTime(t.ExpiresAt), RevokedAt: someTime(t.RevokedAt), Valid: t.Valid(time.Now()),
 	}
 }

@@ -122,14 +122,6 @@ func MessageStatus(deliveries ...Status) (status Status, discarded bool) {
 	return status, discarded
 }
 
-// OperatorToken is a bearer token of the operators' API. Its text is known only to whoever made it.
-type OperatorToken struct {
-	ID        int64
-	Name      string
-	CreatedAt time.Time
-	RevokedAt time.Time // zero while it is valid
-}
-
 // ConflictError is an ErrConflict that can be shown: it says what stands in the way.
 type ConflictError struct{ Detail string }
 

@@ -117,7 +117,7 @@ func TestAuditMasksSecrets(t *testing.T) {
 func TestAuditIsInsertOnly(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	if _, err := f.CreateToken(t.Context(), operator, "ops"); err != nil {
+	if _, err := f.CreateToken(t.Context(), operator, &inbox.OperatorToken{Name: "ops", Role: inbox.RoleAdmin, Scope: inbox.Everything()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.RevokeToken(t.Context(), operator, "ops"); err != nil {

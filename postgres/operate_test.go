@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -344,11 +345,11 @@ AND next_retry_time <= now()`, f.handler)); n != parked-1 {
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	token, err := f.CreateToken(t.Context(), operator, "ops")
+	token, err := f.CreateToken(t.Context(), operator, &inbox.OperatorToken{Name: "ops", Role: inbox.RoleAdmin, Scope: inbox.Everything()})
 	if err != nil || !strings.HasPrefix(token, "inboxd_") || len(token) != len("inboxd_")+43 {
 		t.Fatalf("CreateToken = %q, %v", token, err)
 	}
-	if _, err := f.CreateToken(t.Context(), operator, "ops"); !errors.Is(err, inbox.ErrNameTaken) {
+	if _, err := f.CreateToken(t.Context(), operator, &inbox.OperatorToken{Name: "ops", Role: inbox.RoleAdmin, Scope: inbox.Everything()}); !errors.Is(err, inbox.ErrNameTaken) {
 		t.Errorf("CreateToken again = %v, want ErrNameTaken", err)
 	}
 	if n := f.value(t, `SELECT count(*) FROM token WHERE token::text LIKE '%inboxd_%'`); n != 0 {
@@ -367,11 +368,33 @@ func TestTokens(t *testing.T) {
 	if _, err := f.TokenByHash(t.Context(), hash); !errors.Is(err, inbox.ErrNotFound) {
 		t.Errorf("TokenByHash of a revoked one = %v, want ErrNotFound", err)
 	}
+	expiring := &inbox.OperatorToken{
+		Name: "expiring", Role: inbox.RoleOperate, Scope: inbox.Scope{Sources: []string{"shop-*", "x"}, Handlers: []string{"books"}},
+		ExpiresAt: time.Now().Add(time.Hour).Truncate(time.Second),
+	}
+	if token, err = f.CreateToken(t.Context(), operator, expiring); err != nil {
+		t.Fatal(err)
+	}
+	hash = sha256.Sum256([]byte(token))
+	if got, err := f.TokenByHash(t.Context(), hash); err != nil || got.Role != inbox.RoleOperate || !got.ExpiresAt.Equal(expiring.ExpiresAt) ||
+		!reflect.DeepEqual(got.Scope, expiring.Scope) || got.ID != expiring.ID {
+		t.Errorf("TokenByHash = %+v, %v, want %+v", got, err, expiring)
+	}
+	f.exec(t, `UPDATE token SET expires_at = now() WHERE name = 'expiring'`)
+	if _, err := f.TokenByHash(t.Context(), hash); !errors.Is(err, inbox.ErrNotFound) {
+		t.Errorf("TokenByHash of an expired one = %v, want ErrNotFound", err)
+	}
+	for _, wrong := range []inbox.OperatorToken{{Role: "root", Scope: inbox.Everything()}, {Role: inbox.RoleRead}, {Scope: inbox.Everything()}} {
+		wrong.Name = "wrong"
+		if _, err := f.CreateToken(t.Context(), operator, &wrong); !errors.Is(err, inbox.ErrRefused) {
+			t.Errorf("CreateToken(%+v) = %v, want ErrRefused", wrong, err)
+		}
+	}
 	if err := f.RevokeToken(t.Context(), operator, "nobody"); !errors.Is(err, inbox.ErrNotFound) {
 		t.Errorf("RevokeToken of nobody = %v, want ErrNotFound", err)
 	}
-	if list, err := f.Tokens(t.Context()); err != nil || len(list) != 1 || list[0].RevokedAt.IsZero() {
-		t.Errorf("Tokens = %+v, %v, want one that is revoked", list, err)
+	if list, err := f.Tokens(t.Context()); err != nil || len(list) != 2 || list[0].RevokedAt.IsZero() || list[1].Valid(time.Now()) {
+		t.Errorf("Tokens = %+v, %v, want one that is revoked and one that has expired", list, err)
 	}
 }
 

@@ -16,30 +16,61 @@ import (
 // tokenPrefix lets people and secret scanners tell what they have found.
 const tokenPrefix = "inboxd_"
 
-const insertToken = `INSERT INTO token (name, hash) VALUES (@name, @hash)`
+const insertToken = `
+INSERT INTO token (name, hash, role, expires_at, sources, handlers)
+VALUES (@name, @hash, @role, @expires_at, @sources, @handlers)
+RETURNING id, created_at`
 
-// CreateToken makes an operators' token and returns its text, which is stored nowhere: the table has its
-// SHA-256. A name is used once, even if its token is revoked.
-func (db *DB) CreateToken(ctx context.Context, by inbox.Actor, name string) (string, error) {
+// CreateToken makes an operators' token, fills in its number and time, and returns its text, which is stored
+// nowhere: the table has its SHA-256. A name is used once, even if its token is revoked.
+func (db *DB) CreateToken(ctx context.Context, by inbox.Actor, t *inbox.OperatorToken) (string, error) {
 	var random [32]byte
 	rand.Read(random[:]) // never fails
-	token := tokenPrefix + base64.RawURLEncoding.EncodeToString(random[:])
-	hash := sha256.Sum256([]byte(token))
+	text := tokenPrefix + base64.RawURLEncoding.EncodeToString(random[:])
+	hash := sha256.Sum256([]byte(text))
+	args := pgx.StrictNamedArgs{
+		"name": t.Name, "hash": hash[:], "role": string(t.Role), "expires_at": orNullTime(t.ExpiresAt),
+		"sources": t.Scope.Sources, "handlers": t.Scope.Handlers,
+	}
 	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, insertToken, pgx.StrictNamedArgs{"name": name, "hash": hash[:]}); err != nil {
+		if err := tx.QueryRow(ctx, insertToken, args).Scan(&t.ID, &t.CreatedAt); err != nil {
 			return err
 		}
-		return audit(ctx, tx, by, change{action: inbox.TokenCreate, object: name})
+		return audit(ctx, tx, by, change{action: inbox.TokenCreate, object: t.Name, after: auditToken(t)})
 	})
 	if err != nil {
-		return "", fmt.Errorf("create token %q: %w", name, mapError(err))
+		return "", fmt.Errorf("create token %q: %w", t.Name, mapError(err))
 	}
-	return token, nil
+	return text, nil
 }
 
-const readToken = `SELECT id, name, created_at, revoked_at FROM token WHERE hash = @hash AND revoked_at IS NULL`
+// auditedToken is what the audit shows of a token.
+type auditedToken struct {
+	Role      inbox.Role `json:"role"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Sources   []string   `json:"sources"`
+	Handlers  []string   `json:"handlers"`
+}
 
-// TokenByHash returns the valid token whose text has this SHA-256, or ErrNotFound.
+func auditToken(t *inbox.OperatorToken) *auditedToken {
+	return &auditedToken{Role: t.Role, ExpiresAt: orNullTime(t.ExpiresAt), Sources: t.Scope.Sources, Handlers: t.Scope.Handlers}
+}
+
+func orNullTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+const tokenColumns = `SELECT id, name, role, sources, handlers, created_at, expires_at, revoked_at FROM token `
+
+const readToken = tokenColumns + `
+WHERE hash = @hash AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > now())`
+
+// TokenByHash returns the token whose text has this SHA-256, or ErrNotFound if there is none, or it is
+// revoked or has expired.
 func (db *DB) TokenByHash(ctx context.Context, hash [sha256.Size]byte) (*inbox.OperatorToken, error) {
 	rows, _ := db.pool.Query(ctx, readToken, pgx.StrictNamedArgs{"hash": hash[:]})
 	token, err := pgx.CollectExactlyOneRow(rows, scanToken)
@@ -49,9 +80,9 @@ func (db *DB) TokenByHash(ctx context.Context, hash [sha256.Size]byte) (*inbox.O
 	return token, nil
 }
 
-const readTokens = `SELECT id, name, created_at, revoked_at FROM token ORDER BY id`
+const readTokens = tokenColumns + `ORDER BY id`
 
-// Tokens returns all tokens, the revoked ones as well, oldest first.
+// Tokens returns all tokens, those that are revoked or have expired as well, oldest first.
 func (db *DB) Tokens(ctx context.Context) ([]*inbox.OperatorToken, error) {
 	rows, _ := db.pool.Query(ctx, readTokens)
 	tokens, err := pgx.CollectRows(rows, scanToken)
@@ -83,12 +114,10 @@ func (db *DB) RevokeToken(ctx context.Context, by inbox.Actor, name string) erro
 
 func scanToken(row pgx.CollectableRow) (*inbox.OperatorToken, error) {
 	var (
-		token   inbox.OperatorToken
-		revoked *time.Time
+		t                inbox.OperatorToken
+		expires, revoked *time.Time
 	)
-	err := row.Scan(&token.ID, &token.Name, &token.CreatedAt, &revoked)
-	if revoked != nil {
-		token.RevokedAt = *revoked
-	}
-	return &token, err
+	err := row.Scan(&t.ID, &t.Name, &t.Role, &t.Scope.Sources, &t.Scope.Handlers, &t.CreatedAt, &expires, &revoked)
+	t.ExpiresAt, t.RevokedAt = orZero(expires), orZero(revoked)
+	return &t, err
 }

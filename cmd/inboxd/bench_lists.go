@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/inboxd/inboxd/inbox"
 	"github.com/inboxd/inboxd/postgres"
 )
 
@@ -69,7 +70,7 @@ func (cmd *benchLists) Run(ctx context.Context, c *console) error {
 	if err != nil {
 		return err
 	}
-	token, err := db.CreateToken(ctx, commandLine(), fmt.Sprintf("bench %d", started.UnixNano()))
+	token, err := db.CreateToken(ctx, commandLine(), &inbox.OperatorToken{Name: fmt.Sprintf("bench %d", started.UnixNano()), Role: inbox.RoleAdmin, Scope: inbox.Everything()})
 	db.Close()
 	if err != nil {
 		return err

@@ -136,7 +136,7 @@ func (cmd *devCommand) token(ctx context.Context, databaseURL string) (string, e
 			return string(kept), nil
 		}
 	}
-	token, err := db.CreateToken(ctx, inbox.Actor{Name: "inboxd dev"}, "dev-"+randomText(6))
+	token, err := db.CreateToken(ctx, inbox.Actor{Name: "inboxd dev"}, &inbox.OperatorToken{Name: "dev-" + randomText(6), Role: inbox.RoleAdmin, Scope: inbox.Everything()})
 	if err != nil {
 		return "", err
 	}

@@ -240,15 +240,17 @@ func (g *gateway) adminRoutes() http.Handler {
 	r := chi.NewRouter()
 	g.health.routes(r)
 	var metrics http.Handler = promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})
+	tries := api.DefaultTries()
 	if g.has("admin") {
 		server := api.New(api.Config{
 			Store: g.adminDB, Checker: checker{g.catalog, g.adminDB, g.dialer}, Changed: g.changed, Ready: g.committed, Ping: g.ping, Logger: g.log, Version: buildVersion(),
-			Instance: g.owner,
+			Instance: g.owner, Tries: tries,
 		})
 		r.Mount("/", server)
 	}
 	if !isLoopback(g.admin.Addr()) {
-		metrics = api.RequireToken(g.adminDB, g.log)(metrics)
+		// They tell of every handler.
+		metrics = api.RequireToken(g.adminDB, tries, g.log)(api.RequireEverything(g.log)(metrics))
 	}
 	r.Handle("/metrics", metrics)
 	return r

@@ -68,7 +68,7 @@ func worldAt(t *testing.T, url string) *world {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	token, err := db.CreateToken(t.Context(), inbox.Actor{Name: "test"}, "test")
+	token, err := db.CreateToken(t.Context(), inbox.Actor{Name: "test"}, &inbox.OperatorToken{Name: "test", Role: inbox.RoleAdmin, Scope: inbox.Everything()})
 	if err != nil {
 		t.Fatal(err)
 	}
