@@ -87,54 +87,57 @@ func alive(pid int) bool {
 	return i >= 0 && list[i].state != 'Z'
 }
 
-// tree returns the state of the process and its living children. Each of PostgreSQL's processes has a
-// session of its own, so that the process group says nothing.
-func tree(pid int) (state byte, children []int, err error) {
+// childrenOf returns the living children of the process. Each of PostgreSQL's processes has a session of its own, so
+// that the process group says nothing.
+func childrenOf(pid int) (children []int, err error) {
 	list, err := processes()
-	if err != nil {
-		return 0, nil, err
-	}
 	for _, p := range list {
-		switch {
-		case p.pid == pid:
-			state = p.state
-		case p.ppid == pid && p.state != 'Z':
+		if p.ppid == pid && p.state != 'Z' {
 			children = append(children, p.pid)
 		}
 	}
-	return state, children, nil
+	return children, err
 }
 
-// freezeTree stops the process first, so that it can't make more children, then these. It returns them.
+// freezeTree stops the process first, so that it can't make more children, then these, and returns them once
+// none runs any more: a signal takes effect a little later.
 func freezeTree(pid int) ([]int, error) {
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		return nil, err
 	}
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for {
-		state, children, err := tree(pid)
+	for parentStopped := false; ; <-tick.C {
+		list, err := processes()
 		if err != nil {
 			return nil, err
 		}
-		for _, child := range children {
-			_ = syscall.Kill(child, syscall.SIGSTOP) // it may have ended
-		}
-		// A signal takes effect a little later. The list is complete once it was read with the parent stopped.
-		if state == 'T' || state == 'Z' || state == 0 {
-			_, children, err = tree(pid)
-			for _, child := range children {
-				_ = syscall.Kill(child, syscall.SIGSTOP)
+		var children []int
+		parentRuns, childRuns := false, false
+		for _, p := range list {
+			runs := p.state != 'T' && p.state != 'Z'
+			switch {
+			case p.pid == pid:
+				parentRuns = runs
+			case p.ppid == pid && p.state != 'Z':
+				children = append(children, p.pid)
+				if runs {
+					childRuns = true
+					_ = syscall.Kill(p.pid, syscall.SIGSTOP) // it may have ended
+				}
 			}
-			return children, err
 		}
-		<-tick.C
+		// The list is complete if the parent had stopped before it was read.
+		if parentStopped && !childRuns {
+			return children, nil
+		}
+		parentStopped = !parentRuns
 	}
 }
 
 // thawTree lets the process and its children go on.
 func thawTree(pid int) error {
-	_, children, err := tree(pid)
+	children, err := childrenOf(pid)
 	if err != nil {
 		return err
 	}
