@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -52,6 +53,18 @@ type gateway struct {
 type checker struct{ catalog *providers.Catalog }
 
 func (checker) CheckHost(host string) error { return egress.New(egress.Policy{}).CheckHost(host) }
+
+func (c checker) SignatureHeader(s *inbox.Source) string { return c.catalog.SignatureHeader(s) }
+
+// CheckHandler takes what begins like a signing secret.
+func (checker) CheckHandler(h *inbox.Handler) error {
+	for _, secret := range h.Secrets {
+		if !strings.HasPrefix(secret.Reveal(), "whsec_") {
+			return errors.New("a secret is no signing secret")
+		}
+	}
+	return nil
+}
 
 func (c checker) CheckSource(s *inbox.Source) error {
 	_, err := c.catalog.Configure(s)

@@ -239,6 +239,30 @@ func (e Role) Valid() bool {
 	}
 }
 
+// Defines values for SecretKind.
+const (
+	Env    SecretKind = "env"
+	File   SecretKind = "file"
+	Plain  SecretKind = "plain"
+	Sealed SecretKind = "sealed"
+)
+
+// Valid indicates whether the value is a known member of the SecretKind enum.
+func (e SecretKind) Valid() bool {
+	switch e {
+	case Env:
+		return true
+	case File:
+		return true
+	case Plain:
+		return true
+	case Sealed:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Status.
 const (
 	StatusDISCARDED      Status = "DISCARDED"
@@ -660,6 +684,21 @@ type HandlerList struct {
 	Items []HandlerView `json:"items"`
 }
 
+// HandlerSecretRotation defines model for HandlerSecretRotation.
+type HandlerSecretRotation struct {
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Overlap How long those that there were still hold, 0s to 720h.
+	Overlap *string `json:"overlap,omitempty" validate:"omitnil,duration=0s 720h"`
+
+	// Reason Goes into the audit.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// Secret whsec_ and a key in base64, or env:NAME or file:/path; left out, one is made.
+	Secret *string `json:"secret,omitempty" validate:"omitnil,min=1,max=16384"`
+}
+
 // HandlerStats defines model for HandlerStats.
 type HandlerStats struct {
 	// Attempt Of a sample, the latest ten thousand outcomes of the window at most. `end_to_end` is from received to done,
@@ -802,6 +841,18 @@ type NewHandler struct {
 
 	// URL http or https, with a host and without user and password. 422 if the egress rules could never allow it.
 	URL string `json:"url" validate:"required,max=2048,handler_url"`
+}
+
+// NewSecret defines model for NewSecret.
+type NewSecret struct {
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Reason Goes into the audit.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// Secret Its text, or env:NAME or file:/path.
+	Secret *string `json:"secret,omitempty" validate:"required,min=1,max=16384"`
 }
 
 // NewSource defines model for NewSource.
@@ -1031,6 +1082,49 @@ type Retried struct {
 // Role What a token may do; each includes those before it.
 type Role string
 
+// RotatedSecret defines model for RotatedSecret.
+type RotatedSecret struct {
+	Items []Secret `json:"items"`
+
+	// Secret The one that was made. It is shown this once.
+	Secret *string `json:"secret,omitempty"`
+}
+
+// Secret defines model for Secret.
+type Secret struct {
+	AddedAt time.Time `json:"added_at"`
+	ID      string    `json:"id"`
+
+	// Kind How it is stored; `plain` is of a build before sealing, `inboxd secrets rekey` seals it.
+	Kind SecretKind `json:"kind"`
+
+	// NotAfter It ends then; left out if it doesn't.
+	NotAfter *time.Time `json:"not_after,omitempty"`
+}
+
+// SecretKind How it is stored; `plain` is of a build before sealing, `inboxd secrets rekey` seals it.
+type SecretKind string
+
+// SecretList defines model for SecretList.
+type SecretList struct {
+	Items []Secret `json:"items"`
+}
+
+// SecretRotation defines model for SecretRotation.
+type SecretRotation struct {
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Overlap How long those that there were still hold, 0s to 720h.
+	Overlap *string `json:"overlap,omitempty" validate:"omitnil,duration=0s 720h"`
+
+	// Reason Goes into the audit.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// Secret The new one's text, or env:NAME or file:/path.
+	Secret *string `json:"secret,omitempty" validate:"required,min=1,max=16384"`
+}
+
 // Source defines model for Source.
 type Source struct {
 	// BodyLimit Bytes; 0 is the server's default.
@@ -1217,6 +1311,9 @@ type OrderingKeyFilter = string
 
 // ResponseStatusFilter defines model for ResponseStatusFilter.
 type ResponseStatusFilter = int
+
+// SecretID defines model for SecretID.
+type SecretID = string
 
 // SourceFilter defines model for SourceFilter.
 type SourceFilter = string
@@ -1430,6 +1527,9 @@ type ResumeHandlerJSONRequestBody = Reason
 // RetryParkedJSONRequestBody defines body for RetryParked for application/json ContentType.
 type RetryParkedJSONRequestBody = Reason
 
+// RotateHandlerSecretJSONRequestBody defines body for RotateHandlerSecret for application/json ContentType.
+type RotateHandlerSecretJSONRequestBody = HandlerSecretRotation
+
 // ReplayMessageJSONRequestBody defines body for ReplayMessage for application/json ContentType.
 type ReplayMessageJSONRequestBody = Replay
 
@@ -1438,6 +1538,12 @@ type CreateSourceJSONRequestBody = NewSource
 
 // ChangeSourceJSONRequestBody defines body for ChangeSource for application/json ContentType.
 type ChangeSourceJSONRequestBody = SourceChange
+
+// AddSourceSecretJSONRequestBody defines body for AddSourceSecret for application/json ContentType.
+type AddSourceSecretJSONRequestBody = NewSecret
+
+// RotateSourceSecretJSONRequestBody defines body for RotateSourceSecret for application/json ContentType.
+type RotateSourceSecretJSONRequestBody = SecretRotation
 
 // CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
 type CreateTokenJSONRequestBody = NewToken
@@ -1492,6 +1598,15 @@ type ServerInterface interface {
 	// RetryParked Retry everything that is parked at a handler
 	// (POST /handlers/{name}/retry-parked)
 	RetryParked(w http.ResponseWriter, r *http.Request, name Name)
+	// ListHandlerSecrets A handler's signing secrets, without their texts
+	// (GET /handlers/{name}/secrets)
+	ListHandlerSecrets(w http.ResponseWriter, r *http.Request, name Name)
+	// RotateHandlerSecret Replace a handler's signing secret by a new one, after an overlap
+	// (POST /handlers/{name}/secrets/rotate)
+	RotateHandlerSecret(w http.ResponseWriter, r *http.Request, name Name)
+	// RetireHandlerSecret Retire a signing secret of a handler at once
+	// (DELETE /handlers/{name}/secrets/{secret})
+	RetireHandlerSecret(w http.ResponseWriter, r *http.Request, name Name, secret SecretID)
 	// LookUp All about a key, newest first
 	// (GET /lookup)
 	LookUp(w http.ResponseWriter, r *http.Request, params LookUpParams)
@@ -1525,6 +1640,18 @@ type ServerInterface interface {
 	// ChangeSource Change a source
 	// (PATCH /sources/{name})
 	ChangeSource(w http.ResponseWriter, r *http.Request, name Name)
+	// ListSourceSecrets A source's secrets, without their texts
+	// (GET /sources/{name}/secrets)
+	ListSourceSecrets(w http.ResponseWriter, r *http.Request, name Name)
+	// AddSourceSecret Add a secret to a source
+	// (POST /sources/{name}/secrets)
+	AddSourceSecret(w http.ResponseWriter, r *http.Request, name Name)
+	// RotateSourceSecret Replace a source's secrets by a new one, after an overlap
+	// (POST /sources/{name}/secrets/rotate)
+	RotateSourceSecret(w http.ResponseWriter, r *http.Request, name Name)
+	// RetireSourceSecret Retire a secret of a source at once
+	// (DELETE /sources/{name}/secrets/{secret})
+	RetireSourceSecret(w http.ResponseWriter, r *http.Request, name Name, secret SecretID)
 	// GetStats Rates, backlog, latency, and what is parked
 	// (GET /stats)
 	GetStats(w http.ResponseWriter, r *http.Request, params GetStatsParams)
@@ -1642,6 +1769,24 @@ func (_ Unimplemented) RetryParked(w http.ResponseWriter, r *http.Request, name 
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
+// ListHandlerSecrets A handler's signing secrets, without their texts
+// (GET /handlers/{name}/secrets)
+func (_ Unimplemented) ListHandlerSecrets(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RotateHandlerSecret Replace a handler's signing secret by a new one, after an overlap
+// (POST /handlers/{name}/secrets/rotate)
+func (_ Unimplemented) RotateHandlerSecret(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RetireHandlerSecret Retire a signing secret of a handler at once
+// (DELETE /handlers/{name}/secrets/{secret})
+func (_ Unimplemented) RetireHandlerSecret(w http.ResponseWriter, r *http.Request, name Name, secret SecretID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
 // LookUp All about a key, newest first
 // (GET /lookup)
 func (_ Unimplemented) LookUp(w http.ResponseWriter, r *http.Request, params LookUpParams) {
@@ -1705,6 +1850,30 @@ func (_ Unimplemented) GetSource(w http.ResponseWriter, r *http.Request, name Na
 // ChangeSource Change a source
 // (PATCH /sources/{name})
 func (_ Unimplemented) ChangeSource(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListSourceSecrets A source's secrets, without their texts
+// (GET /sources/{name}/secrets)
+func (_ Unimplemented) ListSourceSecrets(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// AddSourceSecret Add a secret to a source
+// (POST /sources/{name}/secrets)
+func (_ Unimplemented) AddSourceSecret(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RotateSourceSecret Replace a source's secrets by a new one, after an overlap
+// (POST /sources/{name}/secrets/rotate)
+func (_ Unimplemented) RotateSourceSecret(w http.ResponseWriter, r *http.Request, name Name) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// RetireSourceSecret Retire a secret of a source at once
+// (DELETE /sources/{name}/secrets/{secret})
+func (_ Unimplemented) RetireSourceSecret(w http.ResponseWriter, r *http.Request, name Name, secret SecretID) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2511,6 +2680,93 @@ func (siw *ServerInterfaceWrapper) RetryParked(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
+// ListHandlerSecrets operation middleware
+func (siw *ServerInterfaceWrapper) ListHandlerSecrets(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListHandlerSecrets(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RotateHandlerSecret operation middleware
+func (siw *ServerInterfaceWrapper) RotateHandlerSecret(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RotateHandlerSecret(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RetireHandlerSecret operation middleware
+func (siw *ServerInterfaceWrapper) RetireHandlerSecret(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "secret" -------------
+	var secret SecretID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "secret", chi.URLParam(r, "secret"), &secret, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "secret", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RetireHandlerSecret(w, r, name, secret)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // LookUp operation middleware
 func (siw *ServerInterfaceWrapper) LookUp(w http.ResponseWriter, r *http.Request) {
 
@@ -3054,6 +3310,119 @@ func (siw *ServerInterfaceWrapper) ChangeSource(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// ListSourceSecrets operation middleware
+func (siw *ServerInterfaceWrapper) ListSourceSecrets(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListSourceSecrets(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// AddSourceSecret operation middleware
+func (siw *ServerInterfaceWrapper) AddSourceSecret(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.AddSourceSecret(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RotateSourceSecret operation middleware
+func (siw *ServerInterfaceWrapper) RotateSourceSecret(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RotateSourceSecret(w, r, name)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// RetireSourceSecret operation middleware
+func (siw *ServerInterfaceWrapper) RetireSourceSecret(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "name" -------------
+	var name Name
+
+	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
+		return
+	}
+
+	// ------------- Path parameter "secret" -------------
+	var secret SecretID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "secret", chi.URLParam(r, "secret"), &secret, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "secret", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.RetireSourceSecret(w, r, name, secret)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetStats operation middleware
 func (siw *ServerInterfaceWrapper) GetStats(w http.ResponseWriter, r *http.Request) {
 
@@ -3284,6 +3653,18 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Patch(options.BaseURL+"/sources/{name}", wrapper.ChangeSource)
 	})
 	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/sources/{name}/secrets", wrapper.ListSourceSecrets)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/sources/{name}/secrets", wrapper.AddSourceSecret)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/sources/{name}/secrets/rotate", wrapper.RotateSourceSecret)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/sources/{name}/secrets/{secret}", wrapper.RetireSourceSecret)
+	})
+	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/handlers", wrapper.ListHandlers)
 	})
 	r.Group(func(r chi.Router) {
@@ -3303,6 +3684,15 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/handlers/{name}/resume", wrapper.ResumeHandler)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/handlers/{name}/secrets", wrapper.ListHandlerSecrets)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/handlers/{name}/secrets/rotate", wrapper.RotateHandlerSecret)
+	})
+	r.Group(func(r chi.Router) {
+		r.Delete(options.BaseURL+"/handlers/{name}/secrets/{secret}", wrapper.RetireHandlerSecret)
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/handlers/{name}/ping", wrapper.PingHandler)
@@ -3994,6 +4384,119 @@ func (response RetryParkeddefaultApplicationProblemPlusJSONResponse) VisitRetryP
 	return err
 }
 
+type ListHandlerSecretsRequestObject struct {
+	Name Name `json:"name"`
+}
+
+type ListHandlerSecretsResponseObject interface {
+	VisitListHandlerSecretsResponse(w http.ResponseWriter) error
+}
+
+type ListHandlerSecrets200JSONResponse SecretList
+
+func (response ListHandlerSecrets200JSONResponse) VisitListHandlerSecretsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListHandlerSecretsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListHandlerSecretsdefaultApplicationProblemPlusJSONResponse) VisitListHandlerSecretsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateHandlerSecretRequestObject struct {
+	Name Name `json:"name"`
+	Body *RotateHandlerSecretJSONRequestBody
+}
+
+type RotateHandlerSecretResponseObject interface {
+	VisitRotateHandlerSecretResponse(w http.ResponseWriter) error
+}
+
+type RotateHandlerSecret200JSONResponse RotatedSecret
+
+func (response RotateHandlerSecret200JSONResponse) VisitRotateHandlerSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateHandlerSecretdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RotateHandlerSecretdefaultApplicationProblemPlusJSONResponse) VisitRotateHandlerSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RetireHandlerSecretRequestObject struct {
+	Name   Name     `json:"name"`
+	Secret SecretID `json:"secret"`
+}
+
+type RetireHandlerSecretResponseObject interface {
+	VisitRetireHandlerSecretResponse(w http.ResponseWriter) error
+}
+
+type RetireHandlerSecret204Response struct {
+}
+
+func (response RetireHandlerSecret204Response) VisitRetireHandlerSecretResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type RetireHandlerSecretdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RetireHandlerSecretdefaultApplicationProblemPlusJSONResponse) VisitRetireHandlerSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type LookUpRequestObject struct {
 	Params LookUpParams
 }
@@ -4418,6 +4921,159 @@ func (response ChangeSourcedefaultApplicationProblemPlusJSONResponse) VisitChang
 	return err
 }
 
+type ListSourceSecretsRequestObject struct {
+	Name Name `json:"name"`
+}
+
+type ListSourceSecretsResponseObject interface {
+	VisitListSourceSecretsResponse(w http.ResponseWriter) error
+}
+
+type ListSourceSecrets200JSONResponse SecretList
+
+func (response ListSourceSecrets200JSONResponse) VisitListSourceSecretsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListSourceSecretsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListSourceSecretsdefaultApplicationProblemPlusJSONResponse) VisitListSourceSecretsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddSourceSecretRequestObject struct {
+	Name Name `json:"name"`
+	Body *AddSourceSecretJSONRequestBody
+}
+
+type AddSourceSecretResponseObject interface {
+	VisitAddSourceSecretResponse(w http.ResponseWriter) error
+}
+
+type AddSourceSecret201JSONResponse Secret
+
+func (response AddSourceSecret201JSONResponse) VisitAddSourceSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AddSourceSecretdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response AddSourceSecretdefaultApplicationProblemPlusJSONResponse) VisitAddSourceSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateSourceSecretRequestObject struct {
+	Name Name `json:"name"`
+	Body *RotateSourceSecretJSONRequestBody
+}
+
+type RotateSourceSecretResponseObject interface {
+	VisitRotateSourceSecretResponse(w http.ResponseWriter) error
+}
+
+type RotateSourceSecret200JSONResponse SecretList
+
+func (response RotateSourceSecret200JSONResponse) VisitRotateSourceSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RotateSourceSecretdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RotateSourceSecretdefaultApplicationProblemPlusJSONResponse) VisitRotateSourceSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RetireSourceSecretRequestObject struct {
+	Name   Name     `json:"name"`
+	Secret SecretID `json:"secret"`
+}
+
+type RetireSourceSecretResponseObject interface {
+	VisitRetireSourceSecretResponse(w http.ResponseWriter) error
+}
+
+type RetireSourceSecret204Response struct {
+}
+
+func (response RetireSourceSecret204Response) VisitRetireSourceSecretResponse(w http.ResponseWriter) error {
+	w.WriteHeader(204)
+	return nil
+}
+
+type RetireSourceSecretdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response RetireSourceSecretdefaultApplicationProblemPlusJSONResponse) VisitRetireSourceSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetStatsRequestObject struct {
 	Params GetStatsParams
 }
@@ -4655,6 +5311,15 @@ type StrictServerInterface interface {
 	// RetryParked Retry everything that is parked at a handler
 	// (POST /handlers/{name}/retry-parked)
 	RetryParked(ctx context.Context, request RetryParkedRequestObject) (RetryParkedResponseObject, error)
+	// ListHandlerSecrets A handler's signing secrets, without their texts
+	// (GET /handlers/{name}/secrets)
+	ListHandlerSecrets(ctx context.Context, request ListHandlerSecretsRequestObject) (ListHandlerSecretsResponseObject, error)
+	// RotateHandlerSecret Replace a handler's signing secret by a new one, after an overlap
+	// (POST /handlers/{name}/secrets/rotate)
+	RotateHandlerSecret(ctx context.Context, request RotateHandlerSecretRequestObject) (RotateHandlerSecretResponseObject, error)
+	// RetireHandlerSecret Retire a signing secret of a handler at once
+	// (DELETE /handlers/{name}/secrets/{secret})
+	RetireHandlerSecret(ctx context.Context, request RetireHandlerSecretRequestObject) (RetireHandlerSecretResponseObject, error)
 	// LookUp All about a key, newest first
 	// (GET /lookup)
 	LookUp(ctx context.Context, request LookUpRequestObject) (LookUpResponseObject, error)
@@ -4688,6 +5353,18 @@ type StrictServerInterface interface {
 	// ChangeSource Change a source
 	// (PATCH /sources/{name})
 	ChangeSource(ctx context.Context, request ChangeSourceRequestObject) (ChangeSourceResponseObject, error)
+	// ListSourceSecrets A source's secrets, without their texts
+	// (GET /sources/{name}/secrets)
+	ListSourceSecrets(ctx context.Context, request ListSourceSecretsRequestObject) (ListSourceSecretsResponseObject, error)
+	// AddSourceSecret Add a secret to a source
+	// (POST /sources/{name}/secrets)
+	AddSourceSecret(ctx context.Context, request AddSourceSecretRequestObject) (AddSourceSecretResponseObject, error)
+	// RotateSourceSecret Replace a source's secrets by a new one, after an overlap
+	// (POST /sources/{name}/secrets/rotate)
+	RotateSourceSecret(ctx context.Context, request RotateSourceSecretRequestObject) (RotateSourceSecretResponseObject, error)
+	// RetireSourceSecret Retire a secret of a source at once
+	// (DELETE /sources/{name}/secrets/{secret})
+	RetireSourceSecret(ctx context.Context, request RetireSourceSecretRequestObject) (RetireSourceSecretResponseObject, error)
 	// GetStats Rates, backlog, latency, and what is parked
 	// (GET /stats)
 	GetStats(ctx context.Context, request GetStatsRequestObject) (GetStatsResponseObject, error)
@@ -5221,6 +5898,95 @@ func (sh *strictHandler) RetryParked(w http.ResponseWriter, r *http.Request, nam
 	}
 }
 
+// ListHandlerSecrets operation middleware
+func (sh *strictHandler) ListHandlerSecrets(w http.ResponseWriter, r *http.Request, name Name) {
+	var request ListHandlerSecretsRequestObject
+
+	request.Name = name
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListHandlerSecrets(ctx, request.(ListHandlerSecretsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListHandlerSecrets")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListHandlerSecretsResponseObject); ok {
+		if err := validResponse.VisitListHandlerSecretsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RotateHandlerSecret operation middleware
+func (sh *strictHandler) RotateHandlerSecret(w http.ResponseWriter, r *http.Request, name Name) {
+	var request RotateHandlerSecretRequestObject
+
+	request.Name = name
+
+	var body RotateHandlerSecretJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RotateHandlerSecret(ctx, request.(RotateHandlerSecretRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RotateHandlerSecret")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RotateHandlerSecretResponseObject); ok {
+		if err := validResponse.VisitRotateHandlerSecretResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RetireHandlerSecret operation middleware
+func (sh *strictHandler) RetireHandlerSecret(w http.ResponseWriter, r *http.Request, name Name, secret SecretID) {
+	var request RetireHandlerSecretRequestObject
+
+	request.Name = name
+	request.Secret = secret
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RetireHandlerSecret(ctx, request.(RetireHandlerSecretRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RetireHandlerSecret")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RetireHandlerSecretResponseObject); ok {
+		if err := validResponse.VisitRetireHandlerSecretResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
 // LookUp operation middleware
 func (sh *strictHandler) LookUp(w http.ResponseWriter, r *http.Request, params LookUpParams) {
 	var request LookUpRequestObject
@@ -5520,6 +6286,125 @@ func (sh *strictHandler) ChangeSource(w http.ResponseWriter, r *http.Request, na
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(ChangeSourceResponseObject); ok {
 		if err := validResponse.VisitChangeSourceResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListSourceSecrets operation middleware
+func (sh *strictHandler) ListSourceSecrets(w http.ResponseWriter, r *http.Request, name Name) {
+	var request ListSourceSecretsRequestObject
+
+	request.Name = name
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListSourceSecrets(ctx, request.(ListSourceSecretsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListSourceSecrets")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListSourceSecretsResponseObject); ok {
+		if err := validResponse.VisitListSourceSecretsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// AddSourceSecret operation middleware
+func (sh *strictHandler) AddSourceSecret(w http.ResponseWriter, r *http.Request, name Name) {
+	var request AddSourceSecretRequestObject
+
+	request.Name = name
+
+	var body AddSourceSecretJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.AddSourceSecret(ctx, request.(AddSourceSecretRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AddSourceSecret")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(AddSourceSecretResponseObject); ok {
+		if err := validResponse.VisitAddSourceSecretResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RotateSourceSecret operation middleware
+func (sh *strictHandler) RotateSourceSecret(w http.ResponseWriter, r *http.Request, name Name) {
+	var request RotateSourceSecretRequestObject
+
+	request.Name = name
+
+	var body RotateSourceSecretJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RotateSourceSecret(ctx, request.(RotateSourceSecretRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RotateSourceSecret")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RotateSourceSecretResponseObject); ok {
+		if err := validResponse.VisitRotateSourceSecretResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// RetireSourceSecret operation middleware
+func (sh *strictHandler) RetireSourceSecret(w http.ResponseWriter, r *http.Request, name Name, secret SecretID) {
+	var request RetireSourceSecretRequestObject
+
+	request.Name = name
+	request.Secret = secret
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.RetireSourceSecret(ctx, request.(RetireSourceSecretRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RetireSourceSecret")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(RetireSourceSecretResponseObject); ok {
+		if err := validResponse.VisitRetireSourceSecretResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

@@ -52,8 +52,15 @@ func (s *server) GetMessage(ctx context.Context, request GetMessageRequestObject
 	if err != nil {
 		return nil, orNotFound(err, "message", request.ID)
 	}
+	signature := ""
+	source, err := s.store.SourceByID(ctx, m.SourceID)
+	if err == nil {
+		signature = s.checker.SignatureHeader(source)
+	} else if !errors.Is(err, inbox.ErrNotFound) {
+		return nil, err
+	}
 	return GetMessage200JSONResponse{
-		Message: showMessage(m), Headers: showHeaders(m.Headers), Body: append([]byte{}, m.Body...), Deliveries: showDeliveries(m.Deliveries),
+		Message: showMessage(m), Headers: showHeaders(m.Headers, signature), Body: append([]byte{}, m.Body...), Deliveries: showDeliveries(m.Deliveries),
 	}, nil
 }
 
@@ -259,12 +266,12 @@ func showMessage(m *inbox.MessageState) Message {
 // signature is stored, since a handler may want to verify it, but would let its reader send the message again.
 var secretHeader = regexp.MustCompile(`(?i)signature|hmac|token|secret|password|api-?key`)
 
-// showHeaders takes the stored lines apart.
-func showHeaders(lines []byte) []Header {
+// showHeaders takes the stored lines apart. signature is the header that the message's source names as such.
+func showHeaders(lines []byte, signature string) []Header {
 	headers := []Header{}
 	for line := range bytes.SplitSeq(lines, []byte("\r\n")) {
 		if name, value, ok := bytes.Cut(line, []byte(": ")); ok {
-			if secretHeader.Match(name) {
+			if secretHeader.Match(name) || signature != "" && strings.EqualFold(string(name), signature) {
 				value = []byte("***")
 			}
 			headers = append(headers, Header{Name: string(name), Value: strings.ToValidUTF8(string(value), "\uFFFD")})

@@ -24,6 +24,11 @@ var needs = map[string]need{
 	"ChangeSource": {role: inbox.RoleAdmin},
 	"DeleteSource": {role: inbox.RoleAdmin},
 
+	"ListSourceSecrets":  {role: inbox.RoleRead},
+	"AddSourceSecret":    {role: inbox.RoleAdmin},
+	"RotateSourceSecret": {role: inbox.RoleAdmin},
+	"RetireSourceSecret": {role: inbox.RoleAdmin},
+
 	"ListHandlers":  {role: inbox.RoleRead},
 	"GetHandler":    {role: inbox.RoleRead},
 	"CreateHandler": {role: inbox.RoleAdmin},
@@ -33,6 +38,10 @@ var needs = map[string]need{
 	"ResumeHandler": {role: inbox.RoleOperate},
 	"PingHandler":   {role: inbox.RoleOperate},
 	"RetryParked":   {role: inbox.RoleOperate},
+
+	"ListHandlerSecrets":  {role: inbox.RoleRead},
+	"RotateHandlerSecret": {role: inbox.RoleAdmin},
+	"RetireHandlerSecret": {role: inbox.RoleAdmin},
 
 	"ListMessages":  {role: inbox.RoleRead},
 	"GetMessage":    {role: inbox.RoleRead},

@@ -35,6 +35,10 @@ type Checker interface {
 	// CheckSource refuses a source whose requests could not be verified: an unknown provider, variant or
 	// setting, a missing or blank secret.
 	CheckSource(*inbox.Source) error
+	// SignatureHeader names the header in which a source's requests prove themselves; "" for none.
+	SignatureHeader(*inbox.Source) string
+	// CheckHandler refuses a handler that nothing could be sent to with what it has: a secret that doesn't sign.
+	CheckHandler(*inbox.Handler) error
 	// CheckHost refuses the host of a URL that the egress rules never allow, whatever it resolves to.
 	CheckHost(host string) error
 }
@@ -57,7 +61,11 @@ type SourceStore interface {
 	CreateSource(ctx context.Context, by inbox.Actor, s *inbox.Source) error
 	// ChangeSource stores what change makes of the source, unless change fails. No other change comes between.
 	ChangeSource(ctx context.Context, by inbox.Actor, name string, change func(*inbox.Source) error) (*inbox.Source, error)
+	// ChangeSourceSecrets is ChangeSource for the secrets alone: change is told the database's time, and the audit the action.
+	ChangeSourceSecrets(ctx context.Context, by inbox.Actor, action inbox.Action, name string, change func(s *inbox.Source, now time.Time) error) (*inbox.Source, error)
 	DeleteSource(ctx context.Context, by inbox.Actor, name string) error
+	// SourceByID returns a source, a deleted one too.
+	SourceByID(ctx context.Context, id int64) (*inbox.Source, error)
 	// SourceNamed returns the number of a source, of a deleted one if no other has the name.
 	SourceNamed(ctx context.Context, name string) (int64, error)
 }
@@ -68,6 +76,7 @@ type HandlerStore interface {
 	Handler(ctx context.Context, name string) (*inbox.Handler, error)
 	CreateHandler(ctx context.Context, by inbox.Actor, h *inbox.Handler) error
 	ChangeHandler(ctx context.Context, by inbox.Actor, name string, change func(*inbox.Handler) error) (*inbox.Handler, error)
+	ChangeHandlerSecrets(ctx context.Context, by inbox.Actor, action inbox.Action, name string, change func(h *inbox.Handler, now time.Time) error) (*inbox.Handler, error)
 	DeleteHandler(ctx context.Context, by inbox.Actor, name string) error
 	HandlerNamed(ctx context.Context, name string) (int64, error)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/inboxd/inboxd/inbox"
 )
@@ -65,6 +66,9 @@ func (s *server) ChangeSource(ctx context.Context, request ChangeSourceRequestOb
 		source.Enabled = or(in.Enabled, source.Enabled)
 		if in.Secrets != nil {
 			source.Secrets = toSecrets(in.Secrets)
+			for i := range source.SecretInfo {
+				source.SecretInfo[i].NotAfter = time.Time{} // given again, it has no end
+			}
 		}
 		return s.checkSource(source)
 	})
@@ -88,12 +92,19 @@ func (s *server) DeleteSource(ctx context.Context, request DeleteSourceRequestOb
 // open to nothing.
 func checkNewSecrets(texts []string) error {
 	for i, text := range texts {
-		if strings.HasPrefix(text, "sealed:") {
-			return invalid(fmt.Sprintf("secrets[%d]", i), "must not begin with sealed:, which marks secrets in the database")
+		if err := checkNewSecret(fmt.Sprintf("secrets[%d]", i), text); err != nil {
+			return err
 		}
-		if strings.ContainsRune(text, 0) {
-			return invalid(fmt.Sprintf("secrets[%d]", i), "must not have a NUL character")
-		}
+	}
+	return nil
+}
+
+func checkNewSecret(field, text string) error {
+	if strings.HasPrefix(text, "sealed:") {
+		return invalid(field, "must not begin with sealed:, which marks secrets in the database")
+	}
+	if strings.ContainsRune(text, 0) {
+		return invalid(field, "must not have a NUL character")
 	}
 	return nil
 }

@@ -239,6 +239,30 @@ func (e Role) Valid() bool {
 	}
 }
 
+// Defines values for SecretKind.
+const (
+	Env    SecretKind = "env"
+	File   SecretKind = "file"
+	Plain  SecretKind = "plain"
+	Sealed SecretKind = "sealed"
+)
+
+// Valid indicates whether the value is a known member of the SecretKind enum.
+func (e SecretKind) Valid() bool {
+	switch e {
+	case Env:
+		return true
+	case File:
+		return true
+	case Plain:
+		return true
+	case Sealed:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Status.
 const (
 	StatusDISCARDED      Status = "DISCARDED"
@@ -660,6 +684,21 @@ type HandlerList struct {
 	Items []HandlerView `json:"items"`
 }
 
+// HandlerSecretRotation defines model for HandlerSecretRotation.
+type HandlerSecretRotation struct {
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Overlap How long those that there were still hold, 0s to 720h.
+	Overlap *string `json:"overlap,omitempty" validate:"omitnil,duration=0s 720h"`
+
+	// Reason Goes into the audit.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// Secret whsec_ and a key in base64, or env:NAME or file:/path; left out, one is made.
+	Secret *string `json:"secret,omitempty" validate:"omitnil,min=1,max=16384"`
+}
+
 // HandlerStats defines model for HandlerStats.
 type HandlerStats struct {
 	// Attempt Of a sample, the latest ten thousand outcomes of the window at most. `end_to_end` is from received to done,
@@ -802,6 +841,18 @@ type NewHandler struct {
 
 	// URL http or https, with a host and without user and password. 422 if the egress rules could never allow it.
 	URL string `json:"url" validate:"required,max=2048,handler_url"`
+}
+
+// NewSecret defines model for NewSecret.
+type NewSecret struct {
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Reason Goes into the audit.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// Secret Its text, or env:NAME or file:/path.
+	Secret *string `json:"secret,omitempty" validate:"required,min=1,max=16384"`
 }
 
 // NewSource defines model for NewSource.
@@ -1031,6 +1082,49 @@ type Retried struct {
 // Role What a token may do; each includes those before it.
 type Role string
 
+// RotatedSecret defines model for RotatedSecret.
+type RotatedSecret struct {
+	Items []Secret `json:"items"`
+
+	// Secret The one that was made. It is shown this once.
+	Secret *string `json:"secret,omitempty"`
+}
+
+// Secret defines model for Secret.
+type Secret struct {
+	AddedAt time.Time `json:"added_at"`
+	ID      string    `json:"id"`
+
+	// Kind How it is stored; `plain` is of a build before sealing, `inboxd secrets rekey` seals it.
+	Kind SecretKind `json:"kind"`
+
+	// NotAfter It ends then; left out if it doesn't.
+	NotAfter *time.Time `json:"not_after,omitempty"`
+}
+
+// SecretKind How it is stored; `plain` is of a build before sealing, `inboxd secrets rekey` seals it.
+type SecretKind string
+
+// SecretList defines model for SecretList.
+type SecretList struct {
+	Items []Secret `json:"items"`
+}
+
+// SecretRotation defines model for SecretRotation.
+type SecretRotation struct {
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Overlap How long those that there were still hold, 0s to 720h.
+	Overlap *string `json:"overlap,omitempty" validate:"omitnil,duration=0s 720h"`
+
+	// Reason Goes into the audit.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// Secret The new one's text, or env:NAME or file:/path.
+	Secret *string `json:"secret,omitempty" validate:"required,min=1,max=16384"`
+}
+
 // Source defines model for Source.
 type Source struct {
 	// BodyLimit Bytes; 0 is the server's default.
@@ -1217,6 +1311,9 @@ type OrderingKeyFilter = string
 
 // ResponseStatusFilter defines model for ResponseStatusFilter.
 type ResponseStatusFilter = int
+
+// SecretID defines model for SecretID.
+type SecretID = string
 
 // SourceFilter defines model for SourceFilter.
 type SourceFilter = string
@@ -1430,6 +1527,9 @@ type ResumeHandlerJSONRequestBody = Reason
 // RetryParkedJSONRequestBody defines body for RetryParked for application/json ContentType.
 type RetryParkedJSONRequestBody = Reason
 
+// RotateHandlerSecretJSONRequestBody defines body for RotateHandlerSecret for application/json ContentType.
+type RotateHandlerSecretJSONRequestBody = HandlerSecretRotation
+
 // ReplayMessageJSONRequestBody defines body for ReplayMessage for application/json ContentType.
 type ReplayMessageJSONRequestBody = Replay
 
@@ -1438,6 +1538,12 @@ type CreateSourceJSONRequestBody = NewSource
 
 // ChangeSourceJSONRequestBody defines body for ChangeSource for application/json ContentType.
 type ChangeSourceJSONRequestBody = SourceChange
+
+// AddSourceSecretJSONRequestBody defines body for AddSourceSecret for application/json ContentType.
+type AddSourceSecretJSONRequestBody = NewSecret
+
+// RotateSourceSecretJSONRequestBody defines body for RotateSourceSecret for application/json ContentType.
+type RotateSourceSecretJSONRequestBody = SecretRotation
 
 // CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
 type CreateTokenJSONRequestBody = NewToken
@@ -1720,6 +1826,40 @@ type ClientInterface interface {
 	// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
 	RetryParked(ctx context.Context, name Name, body RetryParkedJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListHandlerSecrets A handler's signing secrets, without their texts
+	//
+	// Those that have ended are left out.
+	//
+	// Corresponds with GET /handlers/{name}/secrets (the `ListHandlerSecrets` operationId).
+	ListHandlerSecrets(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RotateHandlerSecretWithBody Replace a handler's signing secret by a new one, after an overlap
+	//
+	// Until `overlap` is over, what the handler is sent carries a signature by the new one and by those that there were, so it can be
+	// given the new one at any time. With an overlap of `0s` only the new one signs.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /handlers/{name}/secrets/rotate (the `RotateHandlerSecret` operationId).
+	RotateHandlerSecretWithBody(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RotateHandlerSecret Replace a handler's signing secret by a new one, after an overlap
+	//
+	// Until `overlap` is over, what the handler is sent carries a signature by the new one and by those that there were, so it can be
+	// given the new one at any time. With an overlap of `0s` only the new one signs.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /handlers/{name}/secrets/rotate (the `RotateHandlerSecret` operationId).
+	RotateHandlerSecret(ctx context.Context, name Name, body RotateHandlerSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RetireHandlerSecret Retire a signing secret of a handler at once
+	//
+	// 409 if no other secret without an end is left.
+	//
+	// Corresponds with DELETE /handlers/{name}/secrets/{secret} (the `RetireHandlerSecret` operationId).
+	RetireHandlerSecret(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// LookUp All about a key, newest first
 	//
 	// The messages of every source whose `biz_key`, `ordering_key` or `message_id` is the key, with their deliveries.
@@ -1826,6 +1966,58 @@ type ClientInterface interface {
 	//
 	// Corresponds with PATCH /sources/{name} (the `ChangeSource` operationId).
 	ChangeSource(ctx context.Context, name Name, body ChangeSourceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListSourceSecrets A source's secrets, without their texts
+	//
+	// Those that have ended are left out.
+	//
+	// Corresponds with GET /sources/{name}/secrets (the `ListSourceSecrets` operationId).
+	ListSourceSecrets(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddSourceSecretWithBody Add a secret to a source
+	//
+	// From then on it may have signed a request, on every instance within a second. The others stay.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /sources/{name}/secrets (the `AddSourceSecret` operationId).
+	AddSourceSecretWithBody(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AddSourceSecret Add a secret to a source
+	//
+	// From then on it may have signed a request, on every instance within a second. The others stay.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /sources/{name}/secrets (the `AddSourceSecret` operationId).
+	AddSourceSecret(ctx context.Context, name Name, body AddSourceSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RotateSourceSecretWithBody Replace a source's secrets by a new one, after an overlap
+	//
+	// The new one holds on every instance within a second; those that there were hold until `overlap` is over. Give the new one here before
+	// the provider signs with it. With the text of a secret that the source has, that one stays and the others end.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /sources/{name}/secrets/rotate (the `RotateSourceSecret` operationId).
+	RotateSourceSecretWithBody(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RotateSourceSecret Replace a source's secrets by a new one, after an overlap
+	//
+	// The new one holds on every instance within a second; those that there were hold until `overlap` is over. Give the new one here before
+	// the provider signs with it. With the text of a secret that the source has, that one stays and the others end.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /sources/{name}/secrets/rotate (the `RotateSourceSecret` operationId).
+	RotateSourceSecret(ctx context.Context, name Name, body RotateSourceSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RetireSourceSecret Retire a secret of a source at once
+	//
+	// 409 if no other secret without an end is left.
+	//
+	// Corresponds with DELETE /sources/{name}/secrets/{secret} (the `RetireSourceSecret` operationId).
+	RetireSourceSecret(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetStats Rates, backlog, latency, and what is parked
 	//
@@ -2319,6 +2511,80 @@ func (c *Client) RetryParked(ctx context.Context, name Name, body RetryParkedJSO
 	return c.Client.Do(req)
 }
 
+// ListHandlerSecrets A handler's signing secrets, without their texts
+//
+// Those that have ended are left out.
+//
+// Corresponds with GET /handlers/{name}/secrets (the `ListHandlerSecrets` operationId).
+func (c *Client) ListHandlerSecrets(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListHandlerSecretsRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RotateHandlerSecretWithBody Replace a handler's signing secret by a new one, after an overlap
+//
+// Until `overlap` is over, what the handler is sent carries a signature by the new one and by those that there were, so it can be
+// given the new one at any time. With an overlap of `0s` only the new one signs.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /handlers/{name}/secrets/rotate (the `RotateHandlerSecret` operationId).
+func (c *Client) RotateHandlerSecretWithBody(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRotateHandlerSecretRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RotateHandlerSecret Replace a handler's signing secret by a new one, after an overlap
+//
+// Until `overlap` is over, what the handler is sent carries a signature by the new one and by those that there were, so it can be
+// given the new one at any time. With an overlap of `0s` only the new one signs.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /handlers/{name}/secrets/rotate (the `RotateHandlerSecret` operationId).
+func (c *Client) RotateHandlerSecret(ctx context.Context, name Name, body RotateHandlerSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRotateHandlerSecretRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RetireHandlerSecret Retire a signing secret of a handler at once
+//
+// 409 if no other secret without an end is left.
+//
+// Corresponds with DELETE /handlers/{name}/secrets/{secret} (the `RetireHandlerSecret` operationId).
+func (c *Client) RetireHandlerSecret(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetireHandlerSecretRequest(c.Server, name, secret)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // LookUp All about a key, newest first
 //
 // The messages of every source whose `biz_key`, `ordering_key` or `message_id` is the key, with their deliveries.
@@ -2556,6 +2822,118 @@ func (c *Client) ChangeSourceWithBody(ctx context.Context, name Name, contentTyp
 // Corresponds with PATCH /sources/{name} (the `ChangeSource` operationId).
 func (c *Client) ChangeSource(ctx context.Context, name Name, body ChangeSourceJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewChangeSourceRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListSourceSecrets A source's secrets, without their texts
+//
+// Those that have ended are left out.
+//
+// Corresponds with GET /sources/{name}/secrets (the `ListSourceSecrets` operationId).
+func (c *Client) ListSourceSecrets(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListSourceSecretsRequest(c.Server, name)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddSourceSecretWithBody Add a secret to a source
+//
+// From then on it may have signed a request, on every instance within a second. The others stay.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /sources/{name}/secrets (the `AddSourceSecret` operationId).
+func (c *Client) AddSourceSecretWithBody(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddSourceSecretRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AddSourceSecret Add a secret to a source
+//
+// From then on it may have signed a request, on every instance within a second. The others stay.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /sources/{name}/secrets (the `AddSourceSecret` operationId).
+func (c *Client) AddSourceSecret(ctx context.Context, name Name, body AddSourceSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAddSourceSecretRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RotateSourceSecretWithBody Replace a source's secrets by a new one, after an overlap
+//
+// The new one holds on every instance within a second; those that there were hold until `overlap` is over. Give the new one here before
+// the provider signs with it. With the text of a secret that the source has, that one stays and the others end.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /sources/{name}/secrets/rotate (the `RotateSourceSecret` operationId).
+func (c *Client) RotateSourceSecretWithBody(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRotateSourceSecretRequestWithBody(c.Server, name, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RotateSourceSecret Replace a source's secrets by a new one, after an overlap
+//
+// The new one holds on every instance within a second; those that there were hold until `overlap` is over. Give the new one here before
+// the provider signs with it. With the text of a secret that the source has, that one stays and the others end.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /sources/{name}/secrets/rotate (the `RotateSourceSecret` operationId).
+func (c *Client) RotateSourceSecret(ctx context.Context, name Name, body RotateSourceSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRotateSourceSecretRequest(c.Server, name, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RetireSourceSecret Retire a secret of a source at once
+//
+// 409 if no other secret without an end is left.
+//
+// Corresponds with DELETE /sources/{name}/secrets/{secret} (the `RetireSourceSecret` operationId).
+func (c *Client) RetireSourceSecret(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRetireSourceSecretRequest(c.Server, name, secret)
 	if err != nil {
 		return nil, err
 	}
@@ -3691,6 +4069,128 @@ func NewRetryParkedRequestWithBody(server string, name Name, contentType string,
 	return req, nil
 }
 
+// NewListHandlerSecretsRequest constructs an http.Request for the ListHandlerSecrets method
+func NewListHandlerSecretsRequest(server string, name Name) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/handlers/%s/secrets", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRotateHandlerSecretRequest calls the generic RotateHandlerSecret builder with application/json body
+func NewRotateHandlerSecretRequest(server string, name Name, body RotateHandlerSecretJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRotateHandlerSecretRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewRotateHandlerSecretRequestWithBody constructs an http.Request for the RotateHandlerSecret method, with any body, and a specified content type
+func NewRotateHandlerSecretRequestWithBody(server string, name Name, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/handlers/%s/secrets/rotate", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRetireHandlerSecretRequest constructs an http.Request for the RetireHandlerSecret method
+func NewRetireHandlerSecretRequest(server string, name Name, secret SecretID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "secret", secret, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/handlers/%s/secrets/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewLookUpRequest constructs an http.Request for the LookUp method
 func NewLookUpRequest(server string, params *LookUpParams) (*http.Request, error) {
 	var err error
@@ -4386,6 +4886,175 @@ func NewChangeSourceRequestWithBody(server string, name Name, contentType string
 	return req, nil
 }
 
+// NewListSourceSecretsRequest constructs an http.Request for the ListSourceSecrets method
+func NewListSourceSecretsRequest(server string, name Name) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sources/%s/secrets", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAddSourceSecretRequest calls the generic AddSourceSecret builder with application/json body
+func NewAddSourceSecretRequest(server string, name Name, body AddSourceSecretJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewAddSourceSecretRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewAddSourceSecretRequestWithBody constructs an http.Request for the AddSourceSecret method, with any body, and a specified content type
+func NewAddSourceSecretRequestWithBody(server string, name Name, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sources/%s/secrets", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRotateSourceSecretRequest calls the generic RotateSourceSecret builder with application/json body
+func NewRotateSourceSecretRequest(server string, name Name, body RotateSourceSecretJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRotateSourceSecretRequestWithBody(server, name, "application/json", bodyReader)
+}
+
+// NewRotateSourceSecretRequestWithBody constructs an http.Request for the RotateSourceSecret method, with any body, and a specified content type
+func NewRotateSourceSecretRequestWithBody(server string, name Name, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sources/%s/secrets/rotate", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRetireSourceSecretRequest constructs an http.Request for the RetireSourceSecret method
+func NewRetireSourceSecretRequest(server string, name Name, secret SecretID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	var pathParam1 string
+
+	pathParam1, err = runtime.StyleParamWithOptions("simple", false, "secret", secret, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/sources/%s/secrets/%s", pathParam0, pathParam1)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetStatsRequest constructs an http.Request for the GetStats method
 func NewGetStatsRequest(server string, params *GetStatsParams) (*http.Request, error) {
 	var err error
@@ -4832,6 +5501,44 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
 	RetryParkedWithResponse(ctx context.Context, name Name, body RetryParkedJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryParkedResponse, error)
 
+	// ListHandlerSecretsWithResponse A handler's signing secrets, without their texts
+	//
+	// Those that have ended are left out.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /handlers/{name}/secrets (the `ListHandlerSecrets` operationId).
+	ListHandlerSecretsWithResponse(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*ListHandlerSecretsResponse, error)
+
+	// RotateHandlerSecretWithBodyWithResponse Replace a handler's signing secret by a new one, after an overlap
+	//
+	// Until `overlap` is over, what the handler is sent carries a signature by the new one and by those that there were, so it can be
+	// given the new one at any time. With an overlap of `0s` only the new one signs.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /handlers/{name}/secrets/rotate (the `RotateHandlerSecret` operationId).
+	RotateHandlerSecretWithBodyWithResponse(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RotateHandlerSecretResponse, error)
+
+	// RotateHandlerSecretWithResponse Replace a handler's signing secret by a new one, after an overlap
+	//
+	// Until `overlap` is over, what the handler is sent carries a signature by the new one and by those that there were, so it can be
+	// given the new one at any time. With an overlap of `0s` only the new one signs.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /handlers/{name}/secrets/rotate (the `RotateHandlerSecret` operationId).
+	RotateHandlerSecretWithResponse(ctx context.Context, name Name, body RotateHandlerSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*RotateHandlerSecretResponse, error)
+
+	// RetireHandlerSecretWithResponse Retire a signing secret of a handler at once
+	//
+	// 409 if no other secret without an end is left.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /handlers/{name}/secrets/{secret} (the `RetireHandlerSecret` operationId).
+	RetireHandlerSecretWithResponse(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*RetireHandlerSecretResponse, error)
+
 	// LookUpWithResponse All about a key, newest first
 	//
 	// The messages of every source whose `biz_key`, `ordering_key` or `message_id` is the key, with their deliveries.
@@ -4954,6 +5661,62 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /sources/{name} (the `ChangeSource` operationId).
 	ChangeSourceWithResponse(ctx context.Context, name Name, body ChangeSourceJSONRequestBody, reqEditors ...RequestEditorFn) (*ChangeSourceResponse, error)
+
+	// ListSourceSecretsWithResponse A source's secrets, without their texts
+	//
+	// Those that have ended are left out.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /sources/{name}/secrets (the `ListSourceSecrets` operationId).
+	ListSourceSecretsWithResponse(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*ListSourceSecretsResponse, error)
+
+	// AddSourceSecretWithBodyWithResponse Add a secret to a source
+	//
+	// From then on it may have signed a request, on every instance within a second. The others stay.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /sources/{name}/secrets (the `AddSourceSecret` operationId).
+	AddSourceSecretWithBodyWithResponse(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddSourceSecretResponse, error)
+
+	// AddSourceSecretWithResponse Add a secret to a source
+	//
+	// From then on it may have signed a request, on every instance within a second. The others stay.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /sources/{name}/secrets (the `AddSourceSecret` operationId).
+	AddSourceSecretWithResponse(ctx context.Context, name Name, body AddSourceSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*AddSourceSecretResponse, error)
+
+	// RotateSourceSecretWithBodyWithResponse Replace a source's secrets by a new one, after an overlap
+	//
+	// The new one holds on every instance within a second; those that there were hold until `overlap` is over. Give the new one here before
+	// the provider signs with it. With the text of a secret that the source has, that one stays and the others end.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /sources/{name}/secrets/rotate (the `RotateSourceSecret` operationId).
+	RotateSourceSecretWithBodyWithResponse(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RotateSourceSecretResponse, error)
+
+	// RotateSourceSecretWithResponse Replace a source's secrets by a new one, after an overlap
+	//
+	// The new one holds on every instance within a second; those that there were hold until `overlap` is over. Give the new one here before
+	// the provider signs with it. With the text of a secret that the source has, that one stays and the others end.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /sources/{name}/secrets/rotate (the `RotateSourceSecret` operationId).
+	RotateSourceSecretWithResponse(ctx context.Context, name Name, body RotateSourceSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*RotateSourceSecretResponse, error)
+
+	// RetireSourceSecretWithResponse Retire a secret of a source at once
+	//
+	// 409 if no other secret without an end is left.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /sources/{name}/secrets/{secret} (the `RetireSourceSecret` operationId).
+	RetireSourceSecretWithResponse(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*RetireSourceSecretResponse, error)
 
 	// GetStatsWithResponse Rates, backlog, latency, and what is parked
 	//
@@ -5772,6 +6535,143 @@ func (r RetryParkedResponse) ContentType() string {
 	return ""
 }
 
+type ListHandlerSecretsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SecretList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListHandlerSecretsResponse) GetJSON200() *SecretList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListHandlerSecretsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListHandlerSecretsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListHandlerSecretsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListHandlerSecretsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListHandlerSecretsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RotateHandlerSecretResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RotatedSecret
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RotateHandlerSecretResponse) GetJSON200() *RotatedSecret {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RotateHandlerSecretResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RotateHandlerSecretResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RotateHandlerSecretResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RotateHandlerSecretResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RotateHandlerSecretResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RetireHandlerSecretResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RetireHandlerSecretResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RetireHandlerSecretResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RetireHandlerSecretResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RetireHandlerSecretResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RetireHandlerSecretResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type LookUpResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -6287,6 +7187,191 @@ func (r ChangeSourceResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r ChangeSourceResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListSourceSecretsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SecretList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListSourceSecretsResponse) GetJSON200() *SecretList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListSourceSecretsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListSourceSecretsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListSourceSecretsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListSourceSecretsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListSourceSecretsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AddSourceSecretResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Secret
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r AddSourceSecretResponse) GetJSON201() *Secret {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r AddSourceSecretResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r AddSourceSecretResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AddSourceSecretResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AddSourceSecretResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AddSourceSecretResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RotateSourceSecretResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *SecretList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r RotateSourceSecretResponse) GetJSON200() *SecretList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RotateSourceSecretResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RotateSourceSecretResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RotateSourceSecretResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RotateSourceSecretResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RotateSourceSecretResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type RetireSourceSecretResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r RetireSourceSecretResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r RetireSourceSecretResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RetireSourceSecretResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RetireSourceSecretResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RetireSourceSecretResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -6890,6 +7975,68 @@ func (c *ClientWithResponses) RetryParkedWithResponse(ctx context.Context, name 
 	return ParseRetryParkedResponse(rsp)
 }
 
+// ListHandlerSecretsWithResponse A handler's signing secrets, without their texts
+//
+// Those that have ended are left out.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /handlers/{name}/secrets (the `ListHandlerSecrets` operationId).
+func (c *ClientWithResponses) ListHandlerSecretsWithResponse(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*ListHandlerSecretsResponse, error) {
+	rsp, err := c.ListHandlerSecrets(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListHandlerSecretsResponse(rsp)
+}
+
+// RotateHandlerSecretWithBodyWithResponse Replace a handler's signing secret by a new one, after an overlap
+//
+// Until `overlap` is over, what the handler is sent carries a signature by the new one and by those that there were, so it can be
+// given the new one at any time. With an overlap of `0s` only the new one signs.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /handlers/{name}/secrets/rotate (the `RotateHandlerSecret` operationId).
+func (c *ClientWithResponses) RotateHandlerSecretWithBodyWithResponse(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RotateHandlerSecretResponse, error) {
+	rsp, err := c.RotateHandlerSecretWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRotateHandlerSecretResponse(rsp)
+}
+
+// RotateHandlerSecretWithResponse Replace a handler's signing secret by a new one, after an overlap
+//
+// Until `overlap` is over, what the handler is sent carries a signature by the new one and by those that there were, so it can be
+// given the new one at any time. With an overlap of `0s` only the new one signs.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /handlers/{name}/secrets/rotate (the `RotateHandlerSecret` operationId).
+func (c *ClientWithResponses) RotateHandlerSecretWithResponse(ctx context.Context, name Name, body RotateHandlerSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*RotateHandlerSecretResponse, error) {
+	rsp, err := c.RotateHandlerSecret(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRotateHandlerSecretResponse(rsp)
+}
+
+// RetireHandlerSecretWithResponse Retire a signing secret of a handler at once
+//
+// 409 if no other secret without an end is left.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /handlers/{name}/secrets/{secret} (the `RetireHandlerSecret` operationId).
+func (c *ClientWithResponses) RetireHandlerSecretWithResponse(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*RetireHandlerSecretResponse, error) {
+	rsp, err := c.RetireHandlerSecret(ctx, name, secret, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetireHandlerSecretResponse(rsp)
+}
+
 // LookUpWithResponse All about a key, newest first
 //
 // The messages of every source whose `biz_key`, `ordering_key` or `message_id` is the key, with their deliveries.
@@ -7095,6 +8242,98 @@ func (c *ClientWithResponses) ChangeSourceWithResponse(ctx context.Context, name
 		return nil, err
 	}
 	return ParseChangeSourceResponse(rsp)
+}
+
+// ListSourceSecretsWithResponse A source's secrets, without their texts
+//
+// Those that have ended are left out.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /sources/{name}/secrets (the `ListSourceSecrets` operationId).
+func (c *ClientWithResponses) ListSourceSecretsWithResponse(ctx context.Context, name Name, reqEditors ...RequestEditorFn) (*ListSourceSecretsResponse, error) {
+	rsp, err := c.ListSourceSecrets(ctx, name, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListSourceSecretsResponse(rsp)
+}
+
+// AddSourceSecretWithBodyWithResponse Add a secret to a source
+//
+// From then on it may have signed a request, on every instance within a second. The others stay.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /sources/{name}/secrets (the `AddSourceSecret` operationId).
+func (c *ClientWithResponses) AddSourceSecretWithBodyWithResponse(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*AddSourceSecretResponse, error) {
+	rsp, err := c.AddSourceSecretWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddSourceSecretResponse(rsp)
+}
+
+// AddSourceSecretWithResponse Add a secret to a source
+//
+// From then on it may have signed a request, on every instance within a second. The others stay.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /sources/{name}/secrets (the `AddSourceSecret` operationId).
+func (c *ClientWithResponses) AddSourceSecretWithResponse(ctx context.Context, name Name, body AddSourceSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*AddSourceSecretResponse, error) {
+	rsp, err := c.AddSourceSecret(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAddSourceSecretResponse(rsp)
+}
+
+// RotateSourceSecretWithBodyWithResponse Replace a source's secrets by a new one, after an overlap
+//
+// The new one holds on every instance within a second; those that there were hold until `overlap` is over. Give the new one here before
+// the provider signs with it. With the text of a secret that the source has, that one stays and the others end.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /sources/{name}/secrets/rotate (the `RotateSourceSecret` operationId).
+func (c *ClientWithResponses) RotateSourceSecretWithBodyWithResponse(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RotateSourceSecretResponse, error) {
+	rsp, err := c.RotateSourceSecretWithBody(ctx, name, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRotateSourceSecretResponse(rsp)
+}
+
+// RotateSourceSecretWithResponse Replace a source's secrets by a new one, after an overlap
+//
+// The new one holds on every instance within a second; those that there were hold until `overlap` is over. Give the new one here before
+// the provider signs with it. With the text of a secret that the source has, that one stays and the others end.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /sources/{name}/secrets/rotate (the `RotateSourceSecret` operationId).
+func (c *ClientWithResponses) RotateSourceSecretWithResponse(ctx context.Context, name Name, body RotateSourceSecretJSONRequestBody, reqEditors ...RequestEditorFn) (*RotateSourceSecretResponse, error) {
+	rsp, err := c.RotateSourceSecret(ctx, name, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRotateSourceSecretResponse(rsp)
+}
+
+// RetireSourceSecretWithResponse Retire a secret of a source at once
+//
+// 409 if no other secret without an end is left.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /sources/{name}/secrets/{secret} (the `RetireSourceSecret` operationId).
+func (c *ClientWithResponses) RetireSourceSecretWithResponse(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*RetireSourceSecretResponse, error) {
+	rsp, err := c.RetireSourceSecret(ctx, name, secret, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRetireSourceSecretResponse(rsp)
 }
 
 // GetStatsWithResponse Rates, backlog, latency, and what is parked
@@ -7712,6 +8951,101 @@ func ParseRetryParkedResponse(rsp *http.Response) (*RetryParkedResponse, error) 
 	return response, nil
 }
 
+// ParseListHandlerSecretsResponse parses an HTTP response from a ListHandlerSecretsWithResponse call
+func ParseListHandlerSecretsResponse(rsp *http.Response) (*ListHandlerSecretsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListHandlerSecretsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SecretList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRotateHandlerSecretResponse parses an HTTP response from a RotateHandlerSecretWithResponse call
+func ParseRotateHandlerSecretResponse(rsp *http.Response) (*RotateHandlerSecretResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RotateHandlerSecretResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RotatedSecret
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRetireHandlerSecretResponse parses an HTTP response from a RetireHandlerSecretWithResponse call
+func ParseRetireHandlerSecretResponse(rsp *http.Response) (*RetireHandlerSecretResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RetireHandlerSecretResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseLookUpResponse parses an HTTP response from a LookUpWithResponse call
 func ParseLookUpResponse(rsp *http.Response) (*LookUpResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8058,6 +9392,134 @@ func ParseChangeSourceResponse(rsp *http.Response) (*ChangeSourceResponse, error
 			return nil, err
 		}
 		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListSourceSecretsResponse parses an HTTP response from a ListSourceSecretsWithResponse call
+func ParseListSourceSecretsResponse(rsp *http.Response) (*ListSourceSecretsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListSourceSecretsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SecretList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAddSourceSecretResponse parses an HTTP response from a AddSourceSecretWithResponse call
+func ParseAddSourceSecretResponse(rsp *http.Response) (*AddSourceSecretResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AddSourceSecretResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Secret
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRotateSourceSecretResponse parses an HTTP response from a RotateSourceSecretWithResponse call
+func ParseRotateSourceSecretResponse(rsp *http.Response) (*RotateSourceSecretResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RotateSourceSecretResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest SecretList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRetireSourceSecretResponse parses an HTTP response from a RetireSourceSecretWithResponse call
+func ParseRetireSourceSecretResponse(rsp *http.Response) (*RetireSourceSecretResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RetireSourceSecretResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

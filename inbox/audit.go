@@ -36,19 +36,24 @@ type Action string
 
 // The actions.
 const (
-	SourceCreate    Action = "source.create"
-	SourceChange    Action = "source.change"
-	SourceDelete    Action = "source.delete"
-	HandlerCreate   Action = "handler.create"
-	HandlerChange   Action = "handler.change"
-	HandlerDelete   Action = "handler.delete"
-	TokenCreate     Action = "token.create"
-	TokenRevoke     Action = "token.revoke"
-	SecretsRekey    Action = "secrets.rekey"
-	DeliveryRetry   Action = "delivery.retry"
-	DeliveryDone    Action = "delivery.done"
-	DeliveryDiscard Action = "delivery.discard"
-	DeliveryReplay  Action = "delivery.replay"
+	SourceCreate        Action = "source.create"
+	SourceChange        Action = "source.change"
+	SourceDelete        Action = "source.delete"
+	SourceSecretAdd     Action = "source.secret.add"
+	SourceSecretRotate  Action = "source.secret.rotate"
+	SourceSecretRetire  Action = "source.secret.retire"
+	HandlerCreate       Action = "handler.create"
+	HandlerChange       Action = "handler.change"
+	HandlerDelete       Action = "handler.delete"
+	HandlerSecretRotate Action = "handler.secret.rotate"
+	HandlerSecretRetire Action = "handler.secret.retire"
+	TokenCreate         Action = "token.create"
+	TokenRevoke         Action = "token.revoke"
+	SecretsRekey        Action = "secrets.rekey"
+	DeliveryRetry       Action = "delivery.retry"
+	DeliveryDone        Action = "delivery.done"
+	DeliveryDiscard     Action = "delivery.discard"
+	DeliveryReplay      Action = "delivery.replay"
 )
 
 // AuditFilter says which entries a list has; a zero field takes all.

@@ -14,7 +14,7 @@ type Source struct {
 	Provider  string          // the sheet that verifies its requests
 	Variant   string          // the sheet's variant; "" if the sheet has one only
 	Settings  json.RawMessage // what the sheet lets a source configure, a JSON object
-	Secrets   []Secret        // any of them may have signed a request
+	Secrets   []Secret        // any of them may have signed a request; those that have ended are left out
 	BodyLimit int64           // bytes of a request's body; 0 takes the server's default
 	Enabled   bool            // a disabled source answers 404
 	CreatedAt time.Time
@@ -22,6 +22,10 @@ type Source struct {
 	// SecretFault says why the secrets can't be used: a key or what a reference names is missing. Nothing is
 	// verified with any of them then. "" if they can; it repeats no secret.
 	SecretFault string
+
+	// SecretInfo has what is known of each of the secrets. Where a source is changed it need not fit them: it is
+	// found by their text, and a new one is given an id.
+	SecretInfo []SecretInfo
 
 	UpdatedAt time.Time
 }
@@ -36,7 +40,8 @@ type Handler struct {
 
 	// Secrets sign what it is sent, Standard Webhooks; all of them sign while a secret is rotated.
 	Secrets     []Secret
-	SecretFault string // as a source's; nothing is sent then
+	SecretFault string       // as a source's; nothing is sent then
+	SecretInfo  []SecretInfo // as a source's
 
 	Concurrency       int           // requests under way at once in one instance, 1 to 1000
 	Timeout           time.Duration // of one attempt, 1 s to 10 min

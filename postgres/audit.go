@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -58,13 +60,13 @@ type auditedSource struct {
 	Enabled   bool            `json:"enabled"`
 }
 
-func auditSource(s *inbox.Source, before []inbox.Secret) *auditedSource {
+func auditSource(s *inbox.Source, before []inbox.SecretInfo) *auditedSource {
 	settings := s.Settings
 	if len(settings) == 0 {
 		settings = json.RawMessage("{}")
 	}
 	return &auditedSource{
-		Provider: s.Provider, Variant: s.Variant, Settings: settings, Secrets: maskSecrets(s.Secrets, before),
+		Provider: s.Provider, Variant: s.Variant, Settings: settings, Secrets: maskSecrets(s.SecretInfo, before),
 		BodyLimit: s.BodyLimit, Enabled: s.Enabled,
 	}
 }
@@ -84,21 +86,24 @@ type auditedHandler struct {
 	Paused            bool     `json:"paused"`
 }
 
-func auditHandler(h *inbox.Handler, before []inbox.Secret) *auditedHandler {
+func auditHandler(h *inbox.Handler, before []inbox.SecretInfo) *auditedHandler {
 	return &auditedHandler{
-		URL: h.URL, Sources: h.Sources, MessageTypes: h.MessageTypes, Secrets: maskSecrets(h.Secrets, before),
+		URL: h.URL, Sources: h.Sources, MessageTypes: h.MessageTypes, Secrets: maskSecrets(h.SecretInfo, before),
 		Concurrency: h.Concurrency, Timeout: h.Timeout.String(), MaxRetryCount: h.MaxRetryCount,
 		BackoffBase: h.Backoff.Base.String(), BackoffCap: h.Backoff.Cap.String(),
 		PermanentStatuses: append([]int{}, h.PermanentStatuses...), Paused: h.Paused,
 	}
 }
 
-// maskSecrets shows how many secrets there are, and which are other ones than before.
-func maskSecrets(secrets, before []inbox.Secret) []string {
+// maskSecrets shows each secret as its id, until when it holds, and whether it wasn't there before.
+func maskSecrets(secrets, before []inbox.SecretInfo) []string {
 	masked := make([]string, len(secrets))
 	for i, secret := range secrets {
-		masked[i] = secret.String()
-		if i >= len(before) || before[i] != secret {
+		masked[i] = secret.Secret.String() + " " + secret.ID
+		if !secret.NotAfter.IsZero() {
+			masked[i] += " until " + secret.NotAfter.UTC().Format(time.RFC3339)
+		}
+		if !slices.ContainsFunc(before, func(b inbox.SecretInfo) bool { return b.ID == secret.ID }) {
 			masked[i] += " (new)"
 		}
 	}

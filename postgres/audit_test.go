@@ -80,6 +80,7 @@ func TestAuditMasksSecrets(t *testing.T) {
 	if err := f.CreateSource(t.Context(), operator, source); err != nil {
 		t.Fatal(err)
 	}
+	id := source.SecretInfo[0].ID
 	_, err := f.ChangeSource(t.Context(), operator, "audited", func(s *inbox.Source) error {
 		s.Secrets = append(s.Secrets, "env:PLANTED_TWO")
 		s.Enabled = false
@@ -105,7 +106,8 @@ func TestAuditMasksSecrets(t *testing.T) {
 	if err := json.Unmarshal(entries[1].After, &after); err != nil {
 		t.Fatal(err)
 	}
-	if !before.Enabled || after.Enabled || !slices.Equal(before.Secrets, []string{"***"}) || !slices.Equal(after.Secrets, []string{"***", "*** (new)"}) {
+	if !before.Enabled || after.Enabled || !slices.Equal(before.Secrets, []string{"*** " + id}) || len(after.Secrets) != 2 ||
+		after.Secrets[0] != "*** "+id || !strings.HasSuffix(after.Secrets[1], " (new)") {
 		t.Errorf("the change went from %+v to %+v", before, after)
 	}
 	if n := f.value(t, `SELECT count(*) FROM audit AS a WHERE a::text LIKE '%PLANTED%'`); n != 0 {

@@ -31,7 +31,7 @@ func (db *DB) Timeline(ctx context.Context, id int64) (*inbox.Timeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := db.loadSnapshot(ctx, 0)
+	now, _, err := db.loadSnapshot(ctx, 0)
 	if err != nil {
 		return nil, fmt.Errorf("load sources and handlers: %w", mapError(err))
 	}

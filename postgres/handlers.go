@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,8 +22,8 @@ func (db *DB) Handlers(ctx context.Context) ([]*inbox.Handler, error) {
 }
 
 const readHandler = `
-SELECT id, name, url, sources, message_types, secrets, concurrency, timeout, max_retry_count, backoff_base,
-       backoff_cap, permanent_statuses, paused, created_at, updated_at
+SELECT id, name, url, sources, message_types, secrets, secret_info, concurrency, timeout, max_retry_count, backoff_base,
+       backoff_cap, permanent_statuses, paused, created_at, updated_at, now()
 FROM handler WHERE name = @name AND deleted_at IS NULL`
 
 // Handler returns the handler of that name, or ErrNotFound.
@@ -36,9 +37,9 @@ func (db *DB) Handler(ctx context.Context, name string) (*inbox.Handler, error) 
 }
 
 const insertHandler = `
-INSERT INTO handler (name, url, sources, message_types, secrets, concurrency, timeout, max_retry_count,
+INSERT INTO handler (name, url, sources, message_types, secrets, secret_info, concurrency, timeout, max_retry_count,
                      backoff_base, backoff_cap, permanent_statuses, paused)
-VALUES (@name, @url, @sources, @message_types, @secrets, @concurrency, @timeout, @max_retry_count,
+VALUES (@name, @url, @sources, @message_types, @secrets, @secret_info, @concurrency, @timeout, @max_retry_count,
         @backoff_base, @backoff_cap, @permanent_statuses, @paused)
 RETURNING id, created_at, updated_at`
 
@@ -49,9 +50,14 @@ func (db *DB) CreateHandler(ctx context.Context, by inbox.Actor, h *inbox.Handle
 	if err != nil {
 		return fmt.Errorf("create handler %q: %w", h.Name, err)
 	}
-	args := handlerArgs(h, secrets)
-	args["name"] = h.Name
 	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		now, err := databaseTime(ctx, tx)
+		if err != nil {
+			return err
+		}
+		args := handlerArgs(h, secrets)
+		args["name"] = h.Name
+		h.SecretInfo, args["secret_info"] = storeInfo(h.Secrets, nil, secrets, now)
 		if err := tx.QueryRow(ctx, insertHandler, args).Scan(&h.ID, &h.CreatedAt, &h.UpdatedAt); err != nil {
 			return err
 		}
@@ -65,7 +71,7 @@ func (db *DB) CreateHandler(ctx context.Context, by inbox.Actor, h *inbox.Handle
 
 const updateHandler = `
 UPDATE handler
-SET url = @url, sources = @sources, message_types = @message_types, secrets = @secrets,
+SET url = @url, sources = @sources, message_types = @message_types, secrets = @secrets, secret_info = @secret_info,
     concurrency = @concurrency, timeout = @timeout, max_retry_count = @max_retry_count,
     backoff_base = @backoff_base, backoff_cap = @backoff_cap, permanent_statuses = @permanent_statuses,
     paused = @paused, updated_at = now()
@@ -74,6 +80,19 @@ RETURNING updated_at`
 
 // ChangeHandler is to a handler what ChangeSource is to a source.
 func (db *DB) ChangeHandler(ctx context.Context, by inbox.Actor, name string, edit func(*inbox.Handler) error) (*inbox.Handler, error) {
+	return db.changeHandler(ctx, by, inbox.HandlerChange, name, func(h *inbox.Handler, _ time.Time) error { return edit(h) })
+}
+
+// ChangeHandlerSecrets is to a handler what ChangeSourceSecrets is to a source.
+func (db *DB) ChangeHandlerSecrets(
+	ctx context.Context, by inbox.Actor, action inbox.Action, name string, edit func(h *inbox.Handler, now time.Time) error,
+) (*inbox.Handler, error) {
+	return db.changeHandler(ctx, by, action, name, edit)
+}
+
+func (db *DB) changeHandler(
+	ctx context.Context, by inbox.Actor, action inbox.Action, name string, edit func(*inbox.Handler, time.Time) error,
+) (*inbox.Handler, error) {
 	var (
 		handler *inbox.Handler
 		refused error
@@ -84,9 +103,14 @@ func (db *DB) ChangeHandler(ctx context.Context, by inbox.Actor, name string, ed
 		if handler, err = pgx.CollectExactlyOneRow(rows, db.scanHandler); err != nil {
 			return err
 		}
+		now, err := databaseTime(ctx, tx)
+		if err != nil {
+			return err
+		}
 		before := slices.Clone(handler.Secrets)
-		was := auditHandler(handler, before)
-		if refused = edit(handler); refused != nil {
+		was := auditHandler(handler, handler.SecretInfo)
+		known := handler.SecretInfo
+		if refused = edit(handler, now); refused != nil {
 			return refused
 		}
 		var secrets []string
@@ -96,11 +120,12 @@ func (db *DB) ChangeHandler(ctx context.Context, by inbox.Actor, name string, ed
 		_, handler.SecretFault = db.resolve(handler.Secrets)
 		args := handlerArgs(handler, secrets)
 		args["id"] = handler.ID
+		handler.SecretInfo, args["secret_info"] = storeInfo(handler.Secrets, handler.SecretInfo, secrets, now)
 		if err := tx.QueryRow(ctx, updateHandler, args).Scan(&handler.UpdatedAt); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, change{
-			action: inbox.HandlerChange, object: name, handler: handler.ID, before: was, after: auditHandler(handler, before),
+			action: action, object: name, handler: handler.ID, before: was, after: auditHandler(handler, known),
 		})
 	})
 	if refused != nil {
@@ -113,7 +138,7 @@ func (db *DB) ChangeHandler(ctx context.Context, by inbox.Actor, name string, ed
 }
 
 const deleteHandler = `
-UPDATE handler SET deleted_at = now(), secrets = '{deleted}', updated_at = now()
+UPDATE handler SET deleted_at = now(), secrets = '{deleted}', secret_info = '[]', updated_at = now()
 WHERE id = @id`
 
 // DeleteHandler marks a handler as deleted; its name is free again. The leader ends its deliveries. Its
@@ -129,7 +154,7 @@ func (db *DB) DeleteHandler(ctx context.Context, by inbox.Actor, name string) er
 			return err
 		}
 		return audit(ctx, tx, by, change{
-			action: inbox.HandlerDelete, object: name, handler: handler.ID, before: auditHandler(handler, handler.Secrets),
+			action: inbox.HandlerDelete, object: name, handler: handler.ID, before: auditHandler(handler, handler.SecretInfo),
 		})
 	})
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -33,19 +35,82 @@ const (
 	handlerSecret = "handler secret/"
 )
 
-// openSecrets returns the secrets of a row. References stay, and so does what can't be opened: a change of
-// another field must not lose it. resolve refuses the latter.
-func (db *DB) openSecrets(kind, name string, texts []string) []inbox.Secret {
-	secrets := make([]inbox.Secret, len(texts))
-	for i, text := range texts {
+// storedInfo is an element of the column secret_info.
+type storedInfo struct {
+	ID       string     `json:"id"`
+	AddedAt  time.Time  `json:"added_at"`
+	NotAfter *time.Time `json:"not_after,omitempty"`
+}
+
+// storedSecrets are the columns of a row that hold its secrets, and the database's time.
+type storedSecrets struct {
+	texts []string
+	info  []storedInfo
+	now   time.Time
+}
+
+// openSecrets returns the secrets of a row that have not ended. References stay, and so does what can't be
+// opened: a change of another field must not lose it. resolve refuses the latter.
+func (db *DB) openSecrets(kind, name string, stored storedSecrets, updated time.Time) ([]inbox.Secret, []inbox.SecretInfo) {
+	secrets := make([]inbox.Secret, 0, len(stored.texts))
+	info := make([]inbox.SecretInfo, 0, len(stored.texts))
+	for i, text := range stored.texts {
+		known := inbox.SecretInfo{ID: fmt.Sprintf("unnamed-%d", i+1), Kind: kindOf(text), AddedAt: updated}
+		if len(stored.info) == len(stored.texts) {
+			known.ID, known.AddedAt = stored.info[i].ID, stored.info[i].AddedAt
+			if end := stored.info[i].NotAfter; end != nil {
+				known.NotAfter = *end
+			}
+		}
 		if seal.Sealed(text) {
 			if opened, err := db.secrets.Keys.Open(text, kind+name); err == nil {
 				text = opened
 			}
 		}
-		secrets[i] = inbox.Secret(text)
+		known.Secret = inbox.Secret(text)
+		secrets, info = append(secrets, known.Secret), append(info, known)
 	}
-	return secrets
+	return inForce(secrets, info, stored.now)
+}
+
+// inForce leaves out the secrets that have ended.
+func inForce(secrets []inbox.Secret, info []inbox.SecretInfo, now time.Time) ([]inbox.Secret, []inbox.SecretInfo) {
+	ended := func(i inbox.SecretInfo) bool { return !i.NotAfter.IsZero() && !i.NotAfter.After(now) }
+	if !slices.ContainsFunc(info, ended) {
+		return secrets, info
+	}
+	info = slices.DeleteFunc(slices.Clone(info), ended)
+	secrets = make([]inbox.Secret, len(info))
+	for i := range info {
+		secrets[i] = info[i].Secret
+	}
+	return secrets, info
+}
+
+func kindOf(text string) inbox.SecretKind {
+	switch {
+	case seal.Sealed(text):
+		return inbox.SecretSealed
+	case strings.HasPrefix(text, "env:"):
+		return inbox.SecretEnv
+	case strings.HasPrefix(text, "file:"):
+		return inbox.SecretFile
+	}
+	return inbox.SecretPlain
+}
+
+// storeInfo completes the info of secrets that are about to be stored as texts, and returns what is stored of it.
+func storeInfo(secrets []inbox.Secret, known []inbox.SecretInfo, texts []string, now time.Time) ([]inbox.SecretInfo, []storedInfo) {
+	info := inbox.DescribeSecrets(secrets, known, now)
+	stored := make([]storedInfo, len(info))
+	for i := range info {
+		info[i].Kind = kindOf(texts[i])
+		stored[i] = storedInfo{ID: info[i].ID, AddedAt: info[i].AddedAt}
+		if !info[i].NotAfter.IsZero() {
+			stored[i].NotAfter = &info[i].NotAfter
+		}
+	}
+	return info, stored
 }
 
 // sealSecrets returns what is stored of a row's secrets. before are those that it had: they may stay as they
@@ -119,18 +184,22 @@ func (db *DB) ResolveHandler(h *inbox.Handler) *inbox.Handler {
 	return &resolved
 }
 
-// resolveSnapshot returns the snapshot with all references looked up.
-func (db *DB) resolveSnapshot(stored *inbox.Snapshot) *inbox.Snapshot {
+// resolveSnapshot returns the snapshot as of now: with all references looked up, without secrets that have ended.
+func (db *DB) resolveSnapshot(stored *inbox.Snapshot, now time.Time) *inbox.Snapshot {
 	resolved := &inbox.Snapshot{
 		Version:  stored.Version,
 		Sources:  make([]*inbox.Source, len(stored.Sources)),
 		Handlers: make([]*inbox.Handler, len(stored.Handlers)),
 	}
 	for i, source := range stored.Sources {
-		resolved.Sources[i] = db.ResolveSource(source)
+		source := *source
+		source.Secrets, source.SecretInfo = inForce(source.Secrets, source.SecretInfo, now)
+		resolved.Sources[i] = db.ResolveSource(&source)
 	}
-	for i, stored := range stored.Handlers {
-		resolved.Handlers[i] = db.ResolveHandler(stored)
+	for i, handler := range stored.Handlers {
+		handler := *handler
+		handler.Secrets, handler.SecretInfo = inForce(handler.Secrets, handler.SecretInfo, now)
+		resolved.Handlers[i] = db.ResolveHandler(&handler)
 	}
 	return resolved
 }
@@ -169,7 +238,7 @@ const (
 	writeHandlerSecrets = `UPDATE handler SET secrets = @secrets WHERE id = @id`
 
 	// Earlier releases left a deleted handler its secrets.
-	forgetDeleted = `UPDATE handler SET secrets = '{deleted}' WHERE deleted_at IS NOT NULL AND secrets <> '{deleted}'`
+	forgetDeleted = `UPDATE handler SET secrets = '{deleted}', secret_info = '[]' WHERE deleted_at IS NOT NULL AND secrets <> '{deleted}'`
 )
 
 // Rekey seals every secret that is not yet sealed under the first key, those stored plain included, and returns

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -222,5 +223,154 @@ func TestReferencesAreLookedUpAtEachRefresh(t *testing.T) {
 	}
 	if s, err := db.Source(t.Context(), "shop"); err != nil || s.SecretFault == "" || s.Secrets[0].Reveal() != "file:/a" {
 		t.Errorf("Source = %+v, %v; it must show the reference and the fault", s, err)
+	}
+}
+
+// TestSecretEnds rotates secrets and moves the end of the overlap into the past, without a change that the
+// snapshot's version would tell.
+func TestSecretEnds(t *testing.T) {
+	t.Parallel()
+	v := newVault(t)
+	key := entries(t, "one", "two")
+	db := v.open(t, ring(t, key[0]))
+	if err := db.CreateSource(t.Context(), operator, &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"old"}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.CreateHandler(t.Context(), operator, newHandler("books", "old")); err != nil {
+		t.Fatal(err)
+	}
+	source, err := db.ChangeSourceSecrets(t.Context(), operator, inbox.SourceSecretRotate, "shop", func(s *inbox.Source, now time.Time) error {
+		s.Secrets, s.SecretInfo = inbox.RotateSecrets(s.Secrets, s.SecretInfo, "new", now, time.Hour)
+		return nil
+	})
+	if err != nil || len(source.SecretInfo) != 2 || !source.SecretInfo[0].NotAfter.IsZero() ||
+		source.SecretInfo[1].NotAfter.Sub(source.SecretInfo[0].AddedAt) != time.Hour || source.SecretInfo[0].ID == source.SecretInfo[1].ID {
+		t.Fatalf("ChangeSourceSecrets = %+v, %v, want two secrets, the second for an hour", source.SecretInfo, err)
+	}
+	_, err = db.ChangeHandlerSecrets(t.Context(), operator, inbox.HandlerSecretRotate, "books", func(h *inbox.Handler, now time.Time) error {
+		h.Secrets, h.SecretInfo = inbox.RotateSecrets(h.Secrets, h.SecretInfo, "new", now, time.Hour)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	// Another key seals both, and ids and ends stay.
+	both := v.open(t, ring(t, key[1], key[0]))
+	if n, err := both.Rekey(t.Context(), operator); err != nil || n != 4 {
+		t.Fatalf("Rekey = %d, %v, want 4 secrets", n, err)
+	}
+	db = v.open(t, ring(t, key[1]))
+	if again, err := db.Source(t.Context(), "shop"); err != nil || len(again.SecretInfo) != 2 || again.SecretInfo[1].ID != source.SecretInfo[1].ID ||
+		again.SecretInfo[1].NotAfter.IsZero() || again.SecretInfo[1].Kind != inbox.SecretSealed {
+		t.Fatalf("after Rekey, Source = %+v, %v", again, err)
+	}
+
+	snapshots := db.Snapshots()
+	look := func() string {
+		t.Helper()
+		if err := snapshots.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		current := snapshots.Current()
+		var texts []string
+		for _, secrets := range [][]inbox.Secret{current.Source("shop").Secrets, current.Handlers[0].Secrets} {
+			for _, secret := range secrets {
+				texts = append(texts, secret.Reveal())
+			}
+		}
+		return strings.Join(texts, " ")
+	}
+	if got := look(); got != "new old new old" {
+		t.Errorf("in the overlap the snapshot has %q", got)
+	}
+	version := snapshots.Current().Version
+	for _, table := range []string{"source", "handler"} {
+		// The trigger would make a new version.
+		_, err := v.pool.Exec(t.Context(), `ALTER TABLE `+table+` DISABLE TRIGGER bump;
+UPDATE `+table+` SET secret_info = jsonb_set(secret_info, '{1,not_after}', to_jsonb(now())); ALTER TABLE `+table+` ENABLE TRIGGER bump`)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What is loaded knows of the hour only; a fresh one sees the end that has passed.
+	snapshots = db.Snapshots()
+	if got := look(); got != "new new" || snapshots.Current().Version != version {
+		t.Errorf("after the overlap the snapshot has %q, version %d of %d", got, snapshots.Current().Version, version)
+	}
+	if now, err := db.Source(t.Context(), "shop"); err != nil || len(now.Secrets) != 1 || len(now.SecretInfo) != 1 {
+		t.Errorf("after the overlap Source = %+v, %v", now, err)
+	}
+	// The next change forgets it.
+	if _, err := db.ChangeSource(t.Context(), operator, "shop", func(s *inbox.Source) error { s.Enabled = true; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	var left int
+	if err := v.pool.QueryRow(t.Context(), `SELECT cardinality(secrets) + jsonb_array_length(secret_info) FROM source`).Scan(&left); err != nil || left != 2 {
+		t.Errorf("%d elements are left, %v, want one secret and its info", left, err)
+	}
+}
+
+// TestSecretEndsInMemory: a snapshot that stays current drops a secret when its end comes, by the database's time.
+func TestSecretEndsInMemory(t *testing.T) {
+	t.Parallel()
+	v := newVault(t)
+	db := v.open(t, ring(t, entries(t, "one")...))
+	if err := db.CreateSource(t.Context(), operator, &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"old"}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := db.ChangeSourceSecrets(t.Context(), operator, inbox.SourceSecretRotate, "shop", func(s *inbox.Source, now time.Time) error {
+		s.Secrets, s.SecretInfo = inbox.RotateSecrets(s.Secrets, s.SecretInfo, "new", now, 500*time.Millisecond)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	snapshots := db.Snapshots()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		if err := snapshots.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(snapshots.Current().Source("shop").Secrets) == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the old secret is still there long after its end")
+		}
+		time.Sleep(20 * time.Millisecond) // between two looks, not instead of one
+	}
+	if s := snapshots.Current().Source("shop"); s.Secrets[0] != "new" || len(s.SecretInfo) != 1 {
+		t.Errorf("the secret that is left is not the new one: %+v", s.SecretInfo)
+	}
+}
+
+// TestSecretsOfAnEarlierBuild: one that doesn't know ids writes secrets beside them.
+func TestSecretsOfAnEarlierBuild(t *testing.T) {
+	t.Parallel()
+	v := newVault(t)
+	db := v.open(t, ring(t, entries(t, "one")...))
+	if err := db.CreateSource(t.Context(), operator, &inbox.Source{Name: "shop", Provider: "stripe", Secrets: []inbox.Secret{"a"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.pool.Exec(t.Context(), `UPDATE source SET secrets = '{b,c}'`); err != nil {
+		t.Fatal(err)
+	}
+	s, err := db.Source(t.Context(), "shop")
+	if err != nil || len(s.SecretInfo) != 2 || s.SecretInfo[0].ID != "unnamed-1" || s.SecretInfo[1].Kind != inbox.SecretPlain || s.SecretInfo[1].AddedAt.IsZero() {
+		t.Fatalf("Source = %+v, %v", s, err)
+	}
+	s, err = db.ChangeSource(t.Context(), operator, "shop", func(s *inbox.Source) error {
+		s.Secrets = append(s.Secrets[1:], "b") // the other way round: the ids go with their secrets
+		return nil
+	})
+	if err != nil || s.SecretInfo[0].ID != "unnamed-2" || s.SecretInfo[1].ID != "unnamed-1" || s.SecretInfo[0].Kind != inbox.SecretSealed {
+		t.Errorf("ChangeSource = %+v, %v", s, err)
+	}
+}
+
+func newHandler(name string, secret inbox.Secret) *inbox.Handler {
+	return &inbox.Handler{
+		Name: name, URL: "http://127.0.0.1:9", Sources: []string{"*"}, MessageTypes: []string{"*"}, Secrets: []inbox.Secret{secret},
+		Concurrency: 1, Timeout: time.Second, Backoff: inbox.Backoff{Base: time.Second, Cap: time.Second},
 	}
 }

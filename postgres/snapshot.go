@@ -35,19 +35,19 @@ func (db *DB) Snapshots() *Snapshots {
 // Current returns the latest snapshot that was loaded; never nil. Its version is 0 until one was.
 func (s *Snapshots) Current() *inbox.Snapshot { return s.current.Load() }
 
-// Refresh loads the snapshot if its version has changed, and looks up what its secrets refer to: a file that
-// has changed makes a new snapshot of the same version.
+// Refresh loads the snapshot if its version has changed, looks up what its secrets refer to, and leaves out those
+// that have ended: a file that has changed, or a secret's end, makes a new snapshot of the same version.
 func (s *Snapshots) Refresh(ctx context.Context) error {
 	s.loading.Lock()
 	defer s.loading.Unlock()
-	next, err := s.db.loadSnapshot(ctx, s.Current().Version)
+	next, now, err := s.db.loadSnapshot(ctx, s.Current().Version)
 	if err != nil {
 		return fmt.Errorf("load sources and handlers: %w", mapError(err))
 	}
 	if next != nil {
 		s.stored = next
 	}
-	if resolved := s.db.resolveSnapshot(s.stored); next != nil || !sameSecrets(resolved, s.Current()) {
+	if resolved := s.db.resolveSnapshot(s.stored, now); next != nil || !sameSecrets(resolved, s.Current()) {
 		s.current.Store(resolved)
 	}
 	return nil
@@ -71,32 +71,32 @@ func (s *Snapshots) Run(ctx context.Context) error {
 }
 
 const (
-	readVersion = `SELECT version FROM snapshot_version`
+	readVersion = `SELECT version, now() FROM snapshot_version`
 
 	readSources = `
-SELECT id, name, provider, variant, settings, secrets, body_limit, enabled, created_at, updated_at
+SELECT id, name, provider, variant, settings, secrets, secret_info, body_limit, enabled, created_at, updated_at, now()
 FROM source WHERE deleted_at IS NULL ORDER BY name`
 
 	readHandlers = `
-SELECT id, name, url, sources, message_types, secrets, concurrency, timeout, max_retry_count, backoff_base,
-       backoff_cap, permanent_statuses, paused, created_at, updated_at
+SELECT id, name, url, sources, message_types, secrets, secret_info, concurrency, timeout, max_retry_count, backoff_base,
+       backoff_cap, permanent_statuses, paused, created_at, updated_at, now()
 FROM handler WHERE deleted_at IS NULL ORDER BY name`
 )
 
 // loadSnapshot reads version, sources and handlers in one REPEATABLE READ transaction, so that the version
-// is theirs. It returns nil if the version is the known one.
-func (db *DB) loadSnapshot(ctx context.Context, known int64) (*inbox.Snapshot, error) {
+// is theirs. It returns nil if the version is the known one, and the database's time.
+func (db *DB) loadSnapshot(ctx context.Context, known int64) (next *inbox.Snapshot, now time.Time, err error) {
 	var version int64
-	if err := db.pool.QueryRow(ctx, readVersion).Scan(&version); err != nil {
-		return nil, err
+	if err := db.pool.QueryRow(ctx, readVersion).Scan(&version, &now); err != nil {
+		return nil, now, err
 	}
 	if version == known {
-		return nil, nil
+		return nil, now, nil
 	}
-	next := &inbox.Snapshot{}
+	next = &inbox.Snapshot{}
 	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, db.pool, options, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, readVersion).Scan(&next.Version); err != nil {
+	err = pgx.BeginTxFunc(ctx, db.pool, options, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, readVersion).Scan(&next.Version, &now); err != nil {
 			return err
 		}
 		rows, _ := tx.Query(ctx, readSources)
@@ -109,31 +109,31 @@ func (db *DB) loadSnapshot(ctx context.Context, known int64) (*inbox.Snapshot, e
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, now, err
 	}
-	return next, nil
+	return next, now, nil
 }
 
 func (db *DB) scanSource(row pgx.CollectableRow) (*inbox.Source, error) {
 	var (
-		s       inbox.Source
-		secrets []string
+		s      inbox.Source
+		stored storedSecrets
 	)
-	err := row.Scan(&s.ID, &s.Name, &s.Provider, &s.Variant, &s.Settings, &secrets, &s.BodyLimit, &s.Enabled,
-		&s.CreatedAt, &s.UpdatedAt)
-	s.Secrets = db.openSecrets(sourceSecret, s.Name, secrets)
+	err := row.Scan(&s.ID, &s.Name, &s.Provider, &s.Variant, &s.Settings, &stored.texts, &stored.info, &s.BodyLimit, &s.Enabled,
+		&s.CreatedAt, &s.UpdatedAt, &stored.now)
+	s.Secrets, s.SecretInfo = db.openSecrets(sourceSecret, s.Name, stored, s.UpdatedAt)
 	_, s.SecretFault = db.resolve(s.Secrets)
 	return &s, err
 }
 
 func (db *DB) scanHandler(row pgx.CollectableRow) (*inbox.Handler, error) {
 	var (
-		h       inbox.Handler
-		secrets []string
+		h      inbox.Handler
+		stored storedSecrets
 	)
-	err := row.Scan(&h.ID, &h.Name, &h.URL, &h.Sources, &h.MessageTypes, &secrets, &h.Concurrency, &h.Timeout,
-		&h.MaxRetryCount, &h.Backoff.Base, &h.Backoff.Cap, &h.PermanentStatuses, &h.Paused, &h.CreatedAt, &h.UpdatedAt)
-	h.Secrets = db.openSecrets(handlerSecret, h.Name, secrets)
+	err := row.Scan(&h.ID, &h.Name, &h.URL, &h.Sources, &h.MessageTypes, &stored.texts, &stored.info, &h.Concurrency, &h.Timeout,
+		&h.MaxRetryCount, &h.Backoff.Base, &h.Backoff.Cap, &h.PermanentStatuses, &h.Paused, &h.CreatedAt, &h.UpdatedAt, &stored.now)
+	h.Secrets, h.SecretInfo = db.openSecrets(handlerSecret, h.Name, stored, h.UpdatedAt)
 	_, h.SecretFault = db.resolve(h.Secrets)
 	return &h, err
 }

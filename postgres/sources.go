@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -22,7 +23,7 @@ func (db *DB) Sources(ctx context.Context) ([]*inbox.Source, error) {
 }
 
 const readSource = `
-SELECT id, name, provider, variant, settings, secrets, body_limit, enabled, created_at, updated_at
+SELECT id, name, provider, variant, settings, secrets, secret_info, body_limit, enabled, created_at, updated_at, now()
 FROM source WHERE name = @name AND deleted_at IS NULL`
 
 // Source returns the source of that name, or ErrNotFound.
@@ -35,9 +36,23 @@ func (db *DB) Source(ctx context.Context, name string) (*inbox.Source, error) {
 	return source, nil
 }
 
+const readSourceByID = `
+SELECT id, name, provider, variant, settings, secrets, secret_info, body_limit, enabled, created_at, updated_at, now()
+FROM source WHERE id = @id`
+
+// SourceByID returns the source of that number, a deleted one too, or ErrNotFound.
+func (db *DB) SourceByID(ctx context.Context, id int64) (*inbox.Source, error) {
+	rows, _ := db.pool.Query(ctx, readSourceByID, pgx.StrictNamedArgs{"id": id})
+	source, err := pgx.CollectExactlyOneRow(rows, db.scanSource)
+	if err != nil {
+		return nil, fmt.Errorf("read source %d: %w", id, mapError(err))
+	}
+	return source, nil
+}
+
 const insertSource = `
-INSERT INTO source (name, provider, variant, settings, secrets, body_limit, enabled)
-VALUES (@name, @provider, @variant, @settings, @secrets, @body_limit, @enabled)
+INSERT INTO source (name, provider, variant, settings, secrets, secret_info, body_limit, enabled)
+VALUES (@name, @provider, @variant, @settings, @secrets, @secret_info, @body_limit, @enabled)
 RETURNING id, created_at, updated_at`
 
 // CreateSource stores a new source and fills in its number and times. It fails with ErrNameTaken if
@@ -47,9 +62,14 @@ func (db *DB) CreateSource(ctx context.Context, by inbox.Actor, s *inbox.Source)
 	if err != nil {
 		return fmt.Errorf("create source %q: %w", s.Name, err)
 	}
-	args := sourceArgs(s, secrets)
-	args["name"] = s.Name
 	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+		now, err := databaseTime(ctx, tx)
+		if err != nil {
+			return err
+		}
+		args := sourceArgs(s, secrets)
+		args["name"] = s.Name
+		s.SecretInfo, args["secret_info"] = storeInfo(s.Secrets, nil, secrets, now)
 		if err := tx.QueryRow(ctx, insertSource, args).Scan(&s.ID, &s.CreatedAt, &s.UpdatedAt); err != nil {
 			return err
 		}
@@ -63,15 +83,29 @@ func (db *DB) CreateSource(ctx context.Context, by inbox.Actor, s *inbox.Source)
 
 const updateSource = `
 UPDATE source
-SET provider = @provider, variant = @variant, settings = @settings, secrets = @secrets, body_limit = @body_limit,
-    enabled = @enabled, updated_at = now()
+SET provider = @provider, variant = @variant, settings = @settings, secrets = @secrets, secret_info = @secret_info,
+    body_limit = @body_limit, enabled = @enabled, updated_at = now()
 WHERE id = @id
 RETURNING updated_at`
 
 // ChangeSource reads a source, lets edit work on it and stores it, under the row's lock: of two changes
 // at once the later one sees the earlier. An error of edit is returned as it is and nothing stored. The
-// name stays.
+// name stays. Secrets that have ended are forgotten.
 func (db *DB) ChangeSource(ctx context.Context, by inbox.Actor, name string, edit func(*inbox.Source) error) (*inbox.Source, error) {
+	return db.changeSource(ctx, by, inbox.SourceChange, name, func(s *inbox.Source, _ time.Time) error { return edit(s) })
+}
+
+// ChangeSourceSecrets is ChangeSource for an edit of the secrets, which is told the database's time and is written
+// down as the action.
+func (db *DB) ChangeSourceSecrets(
+	ctx context.Context, by inbox.Actor, action inbox.Action, name string, edit func(s *inbox.Source, now time.Time) error,
+) (*inbox.Source, error) {
+	return db.changeSource(ctx, by, action, name, edit)
+}
+
+func (db *DB) changeSource(
+	ctx context.Context, by inbox.Actor, action inbox.Action, name string, edit func(*inbox.Source, time.Time) error,
+) (*inbox.Source, error) {
 	var (
 		source  *inbox.Source
 		refused error
@@ -82,9 +116,14 @@ func (db *DB) ChangeSource(ctx context.Context, by inbox.Actor, name string, edi
 		if source, err = pgx.CollectExactlyOneRow(rows, db.scanSource); err != nil {
 			return err
 		}
+		now, err := databaseTime(ctx, tx)
+		if err != nil {
+			return err
+		}
 		before := slices.Clone(source.Secrets)
-		was := auditSource(source, before)
-		if refused = edit(source); refused != nil {
+		was := auditSource(source, source.SecretInfo)
+		known := source.SecretInfo
+		if refused = edit(source, now); refused != nil {
 			return refused
 		}
 		var secrets []string
@@ -94,11 +133,12 @@ func (db *DB) ChangeSource(ctx context.Context, by inbox.Actor, name string, edi
 		_, source.SecretFault = db.resolve(source.Secrets)
 		args := sourceArgs(source, secrets)
 		args["id"] = source.ID
+		source.SecretInfo, args["secret_info"] = storeInfo(source.Secrets, source.SecretInfo, secrets, now)
 		if err := tx.QueryRow(ctx, updateSource, args).Scan(&source.UpdatedAt); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, change{
-			action: inbox.SourceChange, object: name, source: source.ID, before: was, after: auditSource(source, before),
+			action: action, object: name, source: source.ID, before: was, after: auditSource(source, known),
 		})
 	})
 	if refused != nil {
@@ -110,8 +150,14 @@ func (db *DB) ChangeSource(ctx context.Context, by inbox.Actor, name string, edi
 	return source, nil
 }
 
+// databaseTime is when the transaction began.
+func databaseTime(ctx context.Context, tx pgx.Tx) (now time.Time, err error) {
+	err = tx.QueryRow(ctx, `SELECT now()`).Scan(&now)
+	return now, err
+}
+
 const deleteSource = `
-UPDATE source SET deleted_at = now(), enabled = false, secrets = '{}', updated_at = now()
+UPDATE source SET deleted_at = now(), enabled = false, secrets = '{}', secret_info = '[]', updated_at = now()
 WHERE id = @id`
 
 // DeleteSource marks a source as deleted and forgets its secrets. Its name is free again.
@@ -126,7 +172,7 @@ func (db *DB) DeleteSource(ctx context.Context, by inbox.Actor, name string) err
 			return err
 		}
 		return audit(ctx, tx, by, change{
-			action: inbox.SourceDelete, object: name, source: source.ID, before: auditSource(source, source.Secrets),
+			action: inbox.SourceDelete, object: name, source: source.ID, before: auditSource(source, source.SecretInfo),
 		})
 	})
 	if err != nil {

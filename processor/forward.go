@@ -380,6 +380,10 @@ func (f *Forwarder) prepare(h *inbox.Handler) (*prepared, error) {
 	return p, p.err
 }
 
+// Check returns why nothing could be sent to the handler with the URL and secrets that it has, or nil. The error
+// shows neither.
+func Check(h *inbox.Handler) error { return newPrepared(h).err }
+
 func newPrepared(h *inbox.Handler) *prepared {
 	p := &prepared{url: h.URL, secrets: slices.Clone(h.Secrets), faulty: h.SecretFault != ""}
 	u, err := url.Parse(h.URL)

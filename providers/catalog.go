@@ -117,9 +117,33 @@ func (c *Catalog) Names() []string { return slices.Sorted(maps.Keys(c.sheets)) }
 // Configure compiles the source's variant of its provider's sheet. The error holds every mistake of the
 // source and says what to do about it; it never holds a secret.
 func (c *Catalog) Configure(src *inbox.Source) (*Verifier, error) {
+	configured, r, err := c.configured(src)
+	if err != nil {
+		return nil, err
+	}
+	configured.check(r)
+	v := configured.compile(r, src.Secrets)
+	if len(r.errs) > 0 {
+		return nil, errors.Join(r.errs...)
+	}
+	return v, nil
+}
+
+// SignatureHeader returns the name of the header in which the source's requests prove themselves, "" if that is
+// elsewhere or nowhere. It needs no secret, so it knows deleted sources too.
+func (c *Catalog) SignatureHeader(src *inbox.Source) string {
+	configured, _, err := c.configured(src)
+	if err != nil || configured.signature.in == nil || configured.signature.in.kind != inHeader {
+		return ""
+	}
+	return configured.signature.in.name
+}
+
+// configured lays the source's settings over its variant of the sheet. The reader has the mistakes in them.
+func (c *Catalog) configured(src *inbox.Source) (spec, *reader, error) {
 	s, ok := c.sheets[src.Provider]
 	if !ok {
-		return nil, fmt.Errorf("provider: %q is unknown; known are %s", src.Provider, strings.Join(c.Names(), ", "))
+		return spec{}, nil, fmt.Errorf("provider: %q is unknown; known are %s", src.Provider, strings.Join(c.Names(), ", "))
 	}
 	name := src.Variant
 	if name == "" {
@@ -127,19 +151,14 @@ func (c *Catalog) Configure(src *inbox.Source) (*Verifier, error) {
 	}
 	configured, ok := s.variants[name]
 	if !ok {
-		return nil, fmt.Errorf("variant: %q is not one of %s: %s", src.Variant, s.name, strings.Join(slices.Sorted(maps.Keys(s.variants)), ", "))
+		return spec{}, nil, fmt.Errorf("variant: %q is not one of %s: %s", src.Variant, s.name, strings.Join(slices.Sorted(maps.Keys(s.variants)), ", "))
 	}
 
 	r := &reader{open: slices.Concat(s.settings, openToAll)}
 	settings, err := parseJSON(src.Settings)
 	if err != nil {
-		return nil, err
+		return spec{}, nil, err
 	}
 	r.object(settings, configured.members(r))
-	configured.check(r)
-	v := configured.compile(r, src.Secrets)
-	if len(r.errs) > 0 {
-		return nil, errors.Join(r.errs...)
-	}
-	return v, nil
+	return configured, r, nil
 }

@@ -285,6 +285,16 @@ type checker struct {
 
 func (c checker) CheckHost(host string) error { return c.dialer.CheckHost(host) }
 
+func (c checker) SignatureHeader(s *inbox.Source) string { return c.catalog.SignatureHeader(s) }
+
+func (c checker) CheckHandler(h *inbox.Handler) error {
+	resolved := c.db.ResolveHandler(h)
+	if resolved.SecretFault != "" {
+		return errors.New(resolved.SecretFault)
+	}
+	return processor.Check(resolved)
+}
+
 func (c checker) CheckSource(s *inbox.Source) error {
 	resolved := c.db.ResolveSource(s)
 	if resolved.SecretFault != "" {

@@ -3,9 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,22 +22,42 @@ import (
 
 // TestSecretsStayWhereTheyBelong plants secrets wherever there are some, makes traffic and failures, and
 // looks for each of them in everything that can be read.
-func TestSecretsStayWhereTheyBelong(t *testing.T) {
+func TestSecretsStayWhereTheyBelong(t *testing.T) { // [F7]
 	t.Parallel()
 	const (
 		authorization = "plant-authorization-7d1f"
 		cookie        = "plant-cookie-93ab"
 		apiKey        = "plant-api-key-5c0e"
 		newSecret     = "plant-source-secret-1b7a"
+		addedSecret   = "plant-added-secret-4f02"
 		refusedSecret = "sealed:plant-refused-secret-88e2"
 	)
 	w := newWorld(t)
+	database, err := url.Parse(w.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	password, given := database.User.Password()
+	if !given {
+		password = "plant-database-password-62c8" // which the private server doesn't ask for
+		database.User = url.UserPassword(database.User.Username(), password)
+	}
 	var log lockedBuffer
-	i := w.start(t, func(c *gatewayConfig) { c.Log = zerolog.New(&log).Level(zerolog.DebugLevel) })
+	i := w.start(t, func(c *gatewayConfig) {
+		c.Log = zerolog.New(&log).Level(zerolog.DebugLevel)
+		c.DatabaseURL = database.String()
+	})
 	handler := newDownstream(t, func(rw http.ResponseWriter, _ *http.Request, _ []byte) {
 		rw.WriteHeader(http.StatusInternalServerError)
 	})
-	registerShop(t, i)
+	i.call(t, http.MethodPost, "/sources", map[string]any{
+		"name": "shop", "provider": "hmac", "secrets": []string{shopSecret},
+		"settings": map[string]any{
+			"signature":    map[string]any{"in": "header:X-Proof"}, // no name that gives it away
+			"message_id":   []string{"{header:X-Id}"},
+			"message_type": []string{"{header:X-Type}"},
+		},
+	}, nil)
 	var made struct{ Secret string }
 	i.call(t, http.MethodPost, "/handlers", map[string]any{
 		"name": "books", "url": handler.URL, "sources": []string{"*"}, "max_retry_count": 0,
@@ -68,6 +92,8 @@ func TestSecretsStayWhereTheyBelong(t *testing.T) {
 	}
 	signed := shopRequest(t.Context(), i.public, "m1", []byte(`{}`))
 	signature := signed.Header.Get("X-Signature")
+	signed.Header.Del("X-Signature")
+	signed.Header.Set("X-Proof", signature)
 	signed.Header.Set("Authorization", "Bearer "+authorization)
 	signed.Header.Set("Cookie", "session="+cookie)
 	signed.Header.Set("X-Api-Key", apiKey)
@@ -75,7 +101,7 @@ func TestSecretsStayWhereTheyBelong(t *testing.T) {
 		t.Fatalf("the webhook was answered %d", status)
 	}
 	forged := shopRequest(t.Context(), i.public, "m2", []byte(`{}`))
-	forged.Header.Set("X-Signature", strings.Repeat("0", 64))
+	forged.Header.Set("X-Proof", strings.Repeat("0", 64))
 	forged.Header.Set("Authorization", "Bearer "+authorization)
 	if status := exchange(forged); status != http.StatusUnauthorized {
 		t.Fatalf("the forged webhook was answered %d", status)
@@ -90,18 +116,41 @@ func TestSecretsStayWhereTheyBelong(t *testing.T) {
 	}
 	operate(http.MethodPost, "/api/v1/sources", `{"name": "bad", "provider": "standard-webhooks", "secrets": ["`+newSecret+`"]}`)
 	operate(http.MethodPost, "/api/v1/sources", `{"name": "shop", "provider": "stripe", "secrets": ["`+newSecret+`"], "unknown": 1}`)
+	if status := operate(http.MethodPost, "/api/v1/sources/shop/secrets", `{"secret": "`+addedSecret+`"}`); status != http.StatusCreated {
+		t.Errorf("a secret was added with %d", status)
+	}
+	operate(http.MethodPost, "/api/v1/sources/shop/secrets", `{"secret": "`+addedSecret+`"}`)
+	operate(http.MethodPost, "/api/v1/sources/shop/secrets/rotate", `{"secret": "`+addedSecret+`", "overlap": "1h"}`)
+	operate(http.MethodPost, "/api/v1/sources/shop/secrets/rotate", `{"secret": "`+refusedSecret+`"}`)
 	for _, path := range []string{
-		"/api/v1/sources", "/api/v1/sources/shop", "/api/v1/handlers", "/api/v1/handlers/books", "/api/v1/messages",
+		"/api/v1/sources", "/api/v1/sources/shop", "/api/v1/sources/shop/secrets", "/api/v1/handlers/books/secrets", "/api/v1/audit",
+		"/api/v1/system", "/api/v1/stats", "/api/v1/attempts", "/api/v1/messages/" + id + "/timeline", "/api/v1/handlers", "/api/v1/handlers/books", "/api/v1/messages",
 		"/api/v1/messages/" + id, "/api/v1/deliveries", "/metrics", "/readyz", "/nowhere",
 	} {
 		operate(http.MethodGet, path, "")
 	}
 
-	places := map[string]string{"the answers": answers.String(), "the log": log.String(), "the rows": w.dump(t)}
+	operate(http.MethodDelete, "/api/v1/sources/shop", "") // the deleted source still says which header it was
+	operate(http.MethodGet, "/api/v1/messages/"+id, "")
+
+	// What the program says of a database that it can't reach, or whose URL it can't read.
+	var said lockedBuffer
+	away := *database
+	away.Host, away.RawQuery = "127.0.0.1:1", "connect_timeout=2"
+	for _, address := range []string{away.String(), strings.Replace(database.String(), "postgres://", "postgres//", 1)} {
+		for _, args := range [][]string{{"migrate", "status"}, {"tokens", "list"}, {"check"}} {
+			if status := run(t.Context(), append(args, "--database-url", address), &said, &said); status == 0 {
+				t.Errorf("%v succeeded without a database", args)
+			}
+		}
+	}
+
+	places := map[string]string{"the commands": said.String(), "the answers": answers.String(), "the log": log.String(), "the rows": w.dump(t)}
 	if !strings.Contains(places["the rows"], "sealed:v1:test:") || !strings.Contains(places["the answers"], `"X-Type"`) {
 		t.Fatal("the places looked at don't hold what they should")
 	}
 	for name, secret := range map[string]string{
+		"the source's added secret": addedSecret, "the database's password": password,
 		"the source's secret": newSecret, "the source's former secret": shopSecret, "a refused secret": refusedSecret,
 		"the handler's secret": made.Secret, "Authorization": authorization, "the cookie": cookie, "the API key": apiKey,
 		"the token": w.token, "the sealing key": testKeys,
@@ -113,7 +162,7 @@ func TestSecretsStayWhereTheyBelong(t *testing.T) {
 		}
 	}
 	// The signature is stored: the handler gets it, to verify the message itself. It isn't shown.
-	for _, place := range []string{"the answers", "the log"} {
+	for _, place := range []string{"the answers", "the log", "the commands"} {
 		if strings.Contains(places[place], signature) {
 			t.Errorf("%s has the webhook's signature", place)
 		}
@@ -263,4 +312,75 @@ SELECT count(*) FROM inbox_message, handler WHERE received_at > updated_at + int
 	before := handler.distinct()
 	one.call(t, http.MethodPost, "/handlers/books/resume", map[string]any{"reason": "they are back"}, nil)
 	eventually(t, 2*time.Second, "deliveries after the pause", func() bool { return handler.distinct() > before })
+}
+
+// TestRotationIsEffectiveEverywhere rotates a source's secret and a handler's through one instance, and looks at
+// the other: the new ones work within a second, the old ones until the overlap is over.
+func TestRotationIsEffectiveEverywhere(t *testing.T) { // [B12]
+	t.Parallel()
+	w := newWorld(t)
+	one := w.start(t, func(c *gatewayConfig) { c.Settings.Roles = []string{"admin"} })
+	other := w.start(t, func(c *gatewayConfig) { c.Settings.Roles = []string{"ingest", "processor"} })
+	headers := make(chan http.Header, 1000)
+	handler := newDownstream(t, func(_ http.ResponseWriter, r *http.Request, _ []byte) { headers <- r.Header.Clone() })
+	registerShop(t, one)
+	registerHandler(t, one, "books", handler.URL, nil)
+
+	sent := 0
+	post := func(secret string) int {
+		t.Helper()
+		sent++
+		request := shopRequest(t.Context(), other.public, fmt.Sprint("m", sent), []byte(`{}`))
+		mac := hmac.New(sha256.New, []byte(secret))
+		mac.Write([]byte(`{}`))
+		request.Header.Set("X-Signature", hex.EncodeToString(mac.Sum(nil)))
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		return response.StatusCode
+	}
+	eventually(t, time.Second, "the source is known", func() bool { return post(shopSecret) == http.StatusOK })
+	const next = "the shop's next secret"
+	if got := post(next); got != http.StatusUnauthorized {
+		t.Fatalf("before the rotation the new secret was answered %d", got)
+	}
+
+	one.call(t, http.MethodPost, "/sources/shop/secrets/rotate", map[string]any{"secret": next, "overlap": "1h"}, nil)
+	eventually(t, time.Second, "the new secret verifies", func() bool { return post(next) == http.StatusOK })
+	if got := post(shopSecret); got != http.StatusOK {
+		t.Errorf("in the overlap the old secret was answered %d", got)
+	}
+	w.exec(t, `UPDATE source SET secret_info = jsonb_set(secret_info, '{1,not_after}', to_jsonb(now()))`)
+	eventually(t, time.Second, "the old secret no longer verifies", func() bool { return post(shopSecret) == http.StatusUnauthorized })
+	if got := post(next); got != http.StatusOK {
+		t.Errorf("after the overlap the new secret was answered %d", got)
+	}
+
+	// Each message has as many signatures as the handler has secrets.
+	signatures := func() int {
+		t.Helper()
+		for len(headers) > 0 {
+			<-headers
+		}
+		if got := post(next); got != http.StatusOK {
+			t.Fatalf("answered %d", got)
+		}
+		select {
+		case h := <-headers:
+			return len(strings.Fields(h.Get("Webhook-Signature")))
+		case <-time.After(10 * time.Second):
+			t.Fatal("nothing was delivered")
+			return 0
+		}
+	}
+	var rotated struct{ Secret string }
+	one.call(t, http.MethodPost, "/handlers/books/secrets/rotate", map[string]any{"reason": "yearly"}, &rotated)
+	if !strings.HasPrefix(rotated.Secret, "whsec_") {
+		t.Error("the handler's new secret is not shown")
+	}
+	eventually(t, 2*time.Second, "both secrets sign", func() bool { return signatures() == 2 })
+	w.exec(t, `UPDATE handler SET secret_info = jsonb_set(secret_info, '{1,not_after}', to_jsonb(now()))`)
+	eventually(t, 2*time.Second, "the new secret alone signs", func() bool { return signatures() == 1 })
 }
