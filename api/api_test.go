@@ -327,7 +327,6 @@ func TestHandlers(t *testing.T) {
 	g.refused(t, api.ProblemNameTaken, "POST", "/api/v1/handlers", hookHandler)
 	g.must(t, 204, "DELETE", "/api/v1/handlers/books", "")
 	g.refused(t, api.ProblemNotFound, "GET", "/api/v1/handlers/books", "")
-	g.refused(t, api.ProblemNotFound, "POST", "/api/v1/handlers/books/retry-parked", "")
 	other := into[api.CreatedHandler](t, g.must(t, 201, "POST", "/api/v1/handlers", hookHandler))
 	if other.Secret == created.Secret {
 		t.Error("two handlers have one secret")
@@ -801,9 +800,8 @@ func TestOperate(t *testing.T) {
 	g.run(t, "books", inbox.VerdictPermanent)
 	g.refused(t, api.ProblemConflict, "POST", path+"/discard", seen) // parked again, but by a later claim
 
-	if n := into[api.Retried](t, g.must(t, 200, "POST", "/api/v1/handlers/books/retry-parked", "")); n.Retried != 1 {
-		t.Errorf("retry-parked = %+v, want 1", n)
-	}
+	parked = into[api.DeliveryDetail](t, g.must(t, 200, "GET", path, "")).Delivery
+	g.must(t, 200, "POST", path+"/retry", fmt.Sprintf(`{"claim_seq": %d}`, parked.ClaimSeq))
 	g.run(t, "books", inbox.VerdictPermanent)
 	parked = into[api.DeliveryDetail](t, g.must(t, 200, "GET", path, "")).Delivery
 	d = into[api.Delivery](t, g.must(t, 200, "POST", path+"/discard", fmt.Sprintf(`{"claim_seq": %d, "reason": "as agreed"}`, parked.ClaimSeq)))

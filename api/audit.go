@@ -61,5 +61,6 @@ func showAuditEntry(e inbox.AuditEntry) AuditEntry {
 	if e.Message != 0 {
 		entry.Message = some(inbox.FormatMessage(e.Message))
 	}
+	entry.Job = someNumber(e.Job)
 	return entry
 }

@@ -131,6 +131,141 @@ func (e HolderKind) Valid() bool {
 	}
 }
 
+// Defines values for JobAction.
+const (
+	JobActionDiscard JobAction = "discard"
+	JobActionDone    JobAction = "done"
+	JobActionReplay  JobAction = "replay"
+	JobActionRetry   JobAction = "retry"
+)
+
+// Valid indicates whether the value is a known member of the JobAction enum.
+func (e JobAction) Valid() bool {
+	switch e {
+	case JobActionDiscard:
+		return true
+	case JobActionDone:
+		return true
+	case JobActionReplay:
+		return true
+	case JobActionRetry:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for JobFilterErrorClass.
+const (
+	JobFilterErrorClassConnection   JobFilterErrorClass = "connection"
+	JobFilterErrorClassLeaseExpired JobFilterErrorClass = "lease_expired"
+	JobFilterErrorClassRedirect     JobFilterErrorClass = "redirect"
+	JobFilterErrorClassRefused      JobFilterErrorClass = "refused"
+	JobFilterErrorClassRequest      JobFilterErrorClass = "request"
+	JobFilterErrorClassStatus       JobFilterErrorClass = "status"
+	JobFilterErrorClassTLS          JobFilterErrorClass = "tls"
+	JobFilterErrorClassTimeout      JobFilterErrorClass = "timeout"
+)
+
+// Valid indicates whether the value is a known member of the JobFilterErrorClass enum.
+func (e JobFilterErrorClass) Valid() bool {
+	switch e {
+	case JobFilterErrorClassConnection:
+		return true
+	case JobFilterErrorClassLeaseExpired:
+		return true
+	case JobFilterErrorClassRedirect:
+		return true
+	case JobFilterErrorClassRefused:
+		return true
+	case JobFilterErrorClassRequest:
+		return true
+	case JobFilterErrorClassStatus:
+		return true
+	case JobFilterErrorClassTLS:
+		return true
+	case JobFilterErrorClassTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for JobFilterStatus.
+const (
+	JobFilterStatusDISCARDED      JobFilterStatus = "DISCARDED"
+	JobFilterStatusDONE           JobFilterStatus = "DONE"
+	JobFilterStatusDUPLICATE      JobFilterStatus = "DUPLICATE"
+	JobFilterStatusMANUALREQUIRED JobFilterStatus = "MANUAL_REQUIRED"
+	JobFilterStatusUNROUTED       JobFilterStatus = "UNROUTED"
+)
+
+// Valid indicates whether the value is a known member of the JobFilterStatus enum.
+func (e JobFilterStatus) Valid() bool {
+	switch e {
+	case JobFilterStatusDISCARDED:
+		return true
+	case JobFilterStatusDONE:
+		return true
+	case JobFilterStatusDUPLICATE:
+		return true
+	case JobFilterStatusMANUALREQUIRED:
+		return true
+	case JobFilterStatusUNROUTED:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for JobStatus.
+const (
+	JobCancelled JobStatus = "cancelled"
+	JobDone      JobStatus = "done"
+	JobFailed    JobStatus = "failed"
+	JobRunning   JobStatus = "running"
+)
+
+// Valid indicates whether the value is a known member of the JobStatus enum.
+func (e JobStatus) Valid() bool {
+	switch e {
+	case JobCancelled:
+		return true
+	case JobDone:
+		return true
+	case JobFailed:
+		return true
+	case JobRunning:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NewJobAction.
+const (
+	NewJobActionDiscard NewJobAction = "discard"
+	NewJobActionDone    NewJobAction = "done"
+	NewJobActionReplay  NewJobAction = "replay"
+	NewJobActionRetry   NewJobAction = "retry"
+)
+
+// Valid indicates whether the value is a known member of the NewJobAction enum.
+func (e NewJobAction) Valid() bool {
+	switch e {
+	case NewJobActionDiscard:
+		return true
+	case NewJobActionDone:
+		return true
+	case NewJobActionReplay:
+		return true
+	case NewJobActionRetry:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ParkingPlacePlace.
 const (
 	ParkingPlacePlaceHandlerDeleted ParkingPlacePlace = "handler_deleted"
@@ -489,11 +624,14 @@ type AuditEntry struct {
 	Before json.RawMessage `json:"before,omitempty"`
 	ID     string          `json:"id"`
 
+	// Job The job that did it, or that was created or cancelled.
+	Job *string `json:"job,omitempty"`
+
 	// Message The message's number.
 	Message *string `json:"message,omitempty"`
 	Note    *string `json:"note,omitempty"`
 
-	// Object The name of a source, handler or token, or a delivery's id.
+	// Object The name of a source, handler or token, or the id of a delivery or job.
 	Object string  `json:"object"`
 	Reason *string `json:"reason,omitempty"`
 }
@@ -605,9 +743,12 @@ type Event struct {
 	Delivery *string   `json:"delivery,omitempty"`
 
 	// Detail For people; with `acted` the action, as the audit has it.
-	Detail   *string   `json:"detail,omitempty"`
-	Duration *string   `json:"duration,omitempty"`
-	Handler  *string   `json:"handler,omitempty"`
+	Detail   *string `json:"detail,omitempty"`
+	Duration *string `json:"duration,omitempty"`
+	Handler  *string `json:"handler,omitempty"`
+
+	// Job `acted`: the job that did it, if it was one.
+	Job      *string   `json:"job,omitempty"`
 	Kind     EventKind `json:"kind"`
 	Note     *string   `json:"note,omitempty"`
 	Owner    *string   `json:"owner,omitempty"`
@@ -758,6 +899,111 @@ type Instance struct {
 	Owner   string `json:"owner"`
 }
 
+// Job defines model for Job.
+type Job struct {
+	Action JobAction `json:"action"`
+
+	// By The token's name.
+	By        string    `json:"by"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// Error Why it failed, or what it skipped because the database refused it.
+	Error *string `json:"error,omitempty"`
+
+	// Filter As the lists have it, each text exact. It must name more than a status, or say `all`.
+	Filter     JobFilter  `json:"filter"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	ID         string     `json:"id"`
+	Moved      int64      `json:"moved"`
+	Note       *string    `json:"note,omitempty"`
+	Pace       int        `json:"pace"`
+
+	// Progress From 0 to 1, by how far it has come among the numbers of messages: an estimate of the deliveries that are left.
+	Progress float64 `json:"progress"`
+	Reason   *string `json:"reason,omitempty"`
+
+	// Selected Deliveries that were chosen so far.
+	Selected int64 `json:"selected"`
+
+	// Skipped Had moved on when their turn came.
+	Skipped   int64     `json:"skipped"`
+	Status    JobStatus `json:"status"`
+	ToHandler *string   `json:"to_handler,omitempty"`
+}
+
+// JobAction defines model for Job.Action.
+type JobAction string
+
+// JobFilter As the lists have it, each text exact. It must name more than a status, or say `all`.
+type JobFilter struct {
+	// All True: nothing is named but the status, and that is meant.
+	All    *bool   `json:"all,omitempty"`
+	BizKey *string `json:"biz_key,omitempty" validate:"omitnil,min=1"`
+
+	// ErrorClass An attempt of the delivery failed in this way.
+	ErrorClass *JobFilterErrorClass `json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request lease_expired"`
+
+	// From Received at or after this time.
+	From *time.Time `json:"from,omitempty"`
+
+	// Handler Name of a handler.
+	Handler *string `json:"handler,omitempty" validate:"omitnil,min=1"`
+
+	// MessageID The provider's id of the event.
+	MessageID   *string `json:"message_id,omitempty" validate:"omitnil,min=1"`
+	MessageType *string `json:"message_type,omitempty" validate:"omitnil,min=1"`
+	OrderingKey *string `json:"ordering_key,omitempty" validate:"omitnil,min=1"`
+
+	// ResponseStatus A failed attempt of the delivery was answered so, with `error_class` one of that class; below 300, the
+	// answer that ended the delivery.
+	ResponseStatus *int `json:"response_status,omitempty" validate:"omitnil,min=100,max=599"`
+
+	// Source Name of a source; of a deleted one if no other has the name.
+	Source *string `json:"source,omitempty" validate:"omitnil,min=1"`
+
+	// Status Of a replay: DONE and DISCARDED are of deliveries; UNROUTED and DUPLICATE of messages, which go to the handlers that subscribe
+	// to them now. The other actions are for what is MANUAL_REQUIRED, which may be left out.
+	Status *JobFilterStatus `json:"status,omitempty" validate:"omitnil,oneof=MANUAL_REQUIRED DONE DISCARDED DUPLICATE UNROUTED"`
+
+	// To Received before this time.
+	To *time.Time `json:"to,omitempty"`
+}
+
+// JobFilterErrorClass An attempt of the delivery failed in this way.
+type JobFilterErrorClass string
+
+// JobFilterStatus Of a replay: DONE and DISCARDED are of deliveries; UNROUTED and DUPLICATE of messages, which go to the handlers that subscribe
+// to them now. The other actions are for what is MANUAL_REQUIRED, which may be left out.
+type JobFilterStatus string
+
+// JobGroup defines model for JobGroup.
+type JobGroup struct {
+	Deliveries  int    `json:"deliveries"`
+	Handler     string `json:"handler"`
+	MessageType string `json:"message_type"`
+}
+
+// JobList defines model for JobList.
+type JobList struct {
+	Items []Job   `json:"items"`
+	Next  *string `json:"next,omitempty"`
+}
+
+// JobPlan defines model for JobPlan.
+type JobPlan struct {
+	// AtLeast Counting stopped at its bound: there may be more, also in each group.
+	AtLeast *bool `json:"at_least,omitempty"`
+
+	// Deliveries How many would be moved.
+	Deliveries int `json:"deliveries"`
+
+	// Groups By handler and message type, the largest first, at most 1000.
+	Groups []JobGroup `json:"groups"`
+}
+
+// JobStatus defines model for JobStatus.
+type JobStatus string
+
 // Message defines model for Message.
 type Message struct {
 	BizKey *string `json:"biz_key,omitempty"`
@@ -842,6 +1088,33 @@ type NewHandler struct {
 	// URL http or https, with a host and without user and password. 422 if the egress rules could never allow it.
 	URL string `json:"url" validate:"required,max=2048,handler_url"`
 }
+
+// NewJob defines model for NewJob.
+type NewJob struct {
+	// Action `retry`, `done` and `discard` are for what is parked; `replay` delivers again what has ended.
+	Action NewJobAction `json:"action" validate:"required,oneof=retry done discard replay"`
+
+	// DryRun Only say what would be done.
+	DryRun *bool `json:"dry_run,omitempty"`
+
+	// Filter As the lists have it, each text exact. It must name more than a status, or say `all`.
+	Filter JobFilter `json:"filter"`
+
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Pace Deliveries per second at most; 0 is no limit.
+	Pace *int `json:"pace,omitempty" validate:"omitnil,min=0,max=100000"`
+
+	// Reason Goes into the audit of each delivery; with discard and done also into the outcome's last_error.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// ToHandler `replay`: the only handler that gets the messages; left out for each that had them.
+	ToHandler *string `json:"to_handler,omitempty" validate:"omitnil,min=1"`
+}
+
+// NewJobAction `retry`, `done` and `discard` are for what is parked; `replay` delivers again what has ended.
+type NewJobAction string
 
 // NewSecret defines model for NewSecret.
 type NewSecret struct {
@@ -1074,11 +1347,6 @@ type Replayed struct {
 	Deliveries []Delivery `json:"deliveries"`
 }
 
-// Retried defines model for Retried.
-type Retried struct {
-	Retried int `json:"retried"`
-}
-
 // Role What a token may do; each includes those before it.
 type Role string
 
@@ -1288,6 +1556,9 @@ type From = time.Time
 // HandlerFilter defines model for HandlerFilter.
 type HandlerFilter = string
 
+// JobNumber Examples: 7
+type JobNumber = string
+
 // Limit defines model for Limit.
 type Limit = int
 
@@ -1362,7 +1633,7 @@ type ListAuditParams struct {
 	// Action Such as `source.change`.
 	Action *string `form:"action,omitempty" json:"action,omitempty" validate:"omitnil,max=100"`
 
-	// Object The name of a source, handler or token, or a delivery's id.
+	// Object The name of a source, handler or token, or the id of a delivery or job.
 	Object *string `form:"object,omitempty" json:"object,omitempty" validate:"omitnil,max=200"`
 
 	// Message The message's number.
@@ -1421,6 +1692,17 @@ type ListDeliveriesParams struct {
 
 // ListDeliveriesParamsErrorClass defines parameters for ListDeliveries.
 type ListDeliveriesParamsErrorClass string
+
+// ListJobsParams defines parameters for ListJobs.
+type ListJobsParams struct {
+	Status *JobStatus `form:"status,omitempty" json:"status,omitempty" validate:"omitnil,oneof=running done cancelled failed"`
+
+	// Cursor The `next` of the page before. It only continues the same list with the same filters; anything else is a 400.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit The most items of a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty" validate:"omitnil,min=1,max=500"`
+}
 
 // LookUpParams defines parameters for LookUp.
 type LookUpParams struct {
@@ -1524,11 +1806,14 @@ type PauseHandlerJSONRequestBody = Reason
 // ResumeHandlerJSONRequestBody defines body for ResumeHandler for application/json ContentType.
 type ResumeHandlerJSONRequestBody = Reason
 
-// RetryParkedJSONRequestBody defines body for RetryParked for application/json ContentType.
-type RetryParkedJSONRequestBody = Reason
-
 // RotateHandlerSecretJSONRequestBody defines body for RotateHandlerSecret for application/json ContentType.
 type RotateHandlerSecretJSONRequestBody = HandlerSecretRotation
+
+// CreateJobJSONRequestBody defines body for CreateJob for application/json ContentType.
+type CreateJobJSONRequestBody = NewJob
+
+// CancelJobJSONRequestBody defines body for CancelJob for application/json ContentType.
+type CancelJobJSONRequestBody = Reason
 
 // ReplayMessageJSONRequestBody defines body for ReplayMessage for application/json ContentType.
 type ReplayMessageJSONRequestBody = Replay
@@ -1595,9 +1880,6 @@ type ServerInterface interface {
 	// ResumeHandler Resume a handler
 	// (POST /handlers/{name}/resume)
 	ResumeHandler(w http.ResponseWriter, r *http.Request, name Name)
-	// RetryParked Retry everything that is parked at a handler
-	// (POST /handlers/{name}/retry-parked)
-	RetryParked(w http.ResponseWriter, r *http.Request, name Name)
 	// ListHandlerSecrets A handler's signing secrets, without their texts
 	// (GET /handlers/{name}/secrets)
 	ListHandlerSecrets(w http.ResponseWriter, r *http.Request, name Name)
@@ -1607,6 +1889,18 @@ type ServerInterface interface {
 	// RetireHandlerSecret Retire a signing secret of a handler at once
 	// (DELETE /handlers/{name}/secrets/{secret})
 	RetireHandlerSecret(w http.ResponseWriter, r *http.Request, name Name, secret SecretID)
+	// ListJobs Jobs, the latest first
+	// (GET /jobs)
+	ListJobs(w http.ResponseWriter, r *http.Request, params ListJobsParams)
+	// CreateJob Act on all deliveries that a filter chooses
+	// (POST /jobs)
+	CreateJob(w http.ResponseWriter, r *http.Request)
+	// GetJob One job, and how far it has come
+	// (GET /jobs/{id})
+	GetJob(w http.ResponseWriter, r *http.Request, id JobNumber)
+	// CancelJob End a job
+	// (POST /jobs/{id}/cancel)
+	CancelJob(w http.ResponseWriter, r *http.Request, id JobNumber)
 	// LookUp All about a key, newest first
 	// (GET /lookup)
 	LookUp(w http.ResponseWriter, r *http.Request, params LookUpParams)
@@ -1763,12 +2057,6 @@ func (_ Unimplemented) ResumeHandler(w http.ResponseWriter, r *http.Request, nam
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
-// RetryParked Retry everything that is parked at a handler
-// (POST /handlers/{name}/retry-parked)
-func (_ Unimplemented) RetryParked(w http.ResponseWriter, r *http.Request, name Name) {
-	w.WriteHeader(http.StatusNotImplemented)
-}
-
 // ListHandlerSecrets A handler's signing secrets, without their texts
 // (GET /handlers/{name}/secrets)
 func (_ Unimplemented) ListHandlerSecrets(w http.ResponseWriter, r *http.Request, name Name) {
@@ -1784,6 +2072,30 @@ func (_ Unimplemented) RotateHandlerSecret(w http.ResponseWriter, r *http.Reques
 // RetireHandlerSecret Retire a signing secret of a handler at once
 // (DELETE /handlers/{name}/secrets/{secret})
 func (_ Unimplemented) RetireHandlerSecret(w http.ResponseWriter, r *http.Request, name Name, secret SecretID) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// ListJobs Jobs, the latest first
+// (GET /jobs)
+func (_ Unimplemented) ListJobs(w http.ResponseWriter, r *http.Request, params ListJobsParams) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CreateJob Act on all deliveries that a filter chooses
+// (POST /jobs)
+func (_ Unimplemented) CreateJob(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// GetJob One job, and how far it has come
+// (GET /jobs/{id})
+func (_ Unimplemented) GetJob(w http.ResponseWriter, r *http.Request, id JobNumber) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// CancelJob End a job
+// (POST /jobs/{id}/cancel)
+func (_ Unimplemented) CancelJob(w http.ResponseWriter, r *http.Request, id JobNumber) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -2654,32 +2966,6 @@ func (siw *ServerInterfaceWrapper) ResumeHandler(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
-// RetryParked operation middleware
-func (siw *ServerInterfaceWrapper) RetryParked(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "name" -------------
-	var name Name
-
-	err = runtime.BindStyledParameterWithOptions("simple", "name", chi.URLParam(r, "name"), &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.RetryParked(w, r, name)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
 // ListHandlerSecrets operation middleware
 func (siw *ServerInterfaceWrapper) ListHandlerSecrets(w http.ResponseWriter, r *http.Request) {
 
@@ -2758,6 +3044,131 @@ func (siw *ServerInterfaceWrapper) RetireHandlerSecret(w http.ResponseWriter, r 
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.RetireHandlerSecret(w, r, name, secret)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListJobs operation middleware
+func (siw *ServerInterfaceWrapper) ListJobs(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListJobsParams
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "status", r.URL.Query(), &params.Status, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "status"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "status", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "cursor" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "cursor", r.URL.Query(), &params.Cursor, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "cursor"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "cursor", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "limit" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListJobs(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateJob operation middleware
+func (siw *ServerInterfaceWrapper) CreateJob(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateJob(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetJob operation middleware
+func (siw *ServerInterfaceWrapper) GetJob(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id JobNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetJob(w, r, id)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CancelJob operation middleware
+func (siw *ServerInterfaceWrapper) CancelJob(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "id" -------------
+	var id JobNumber
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", chi.URLParam(r, "id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: r.URL.RawPath == ""})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CancelJob(w, r, id)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -3698,9 +4109,6 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 		r.Post(options.BaseURL+"/handlers/{name}/ping", wrapper.PingHandler)
 	})
 	r.Group(func(r chi.Router) {
-		r.Post(options.BaseURL+"/handlers/{name}/retry-parked", wrapper.RetryParked)
-	})
-	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/messages", wrapper.ListMessages)
 	})
 	r.Group(func(r chi.Router) {
@@ -3726,6 +4134,18 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Post(options.BaseURL+"/deliveries/{id}/done", wrapper.FinishDelivery)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/jobs", wrapper.ListJobs)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/jobs", wrapper.CreateJob)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/jobs/{id}", wrapper.GetJob)
+	})
+	r.Group(func(r chi.Router) {
+		r.Post(options.BaseURL+"/jobs/{id}/cancel", wrapper.CancelJob)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/attempts", wrapper.ListAttempts)
@@ -4344,46 +4764,6 @@ func (response ResumeHandlerdefaultApplicationProblemPlusJSONResponse) VisitResu
 	return err
 }
 
-type RetryParkedRequestObject struct {
-	Name Name `json:"name"`
-	Body *RetryParkedJSONRequestBody
-}
-
-type RetryParkedResponseObject interface {
-	VisitRetryParkedResponse(w http.ResponseWriter) error
-}
-
-type RetryParked200JSONResponse Retried
-
-func (response RetryParked200JSONResponse) VisitRetryParkedResponse(w http.ResponseWriter) error {
-
-	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response); err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(200)
-	_, err := buf.WriteTo(w)
-	return err
-}
-
-type RetryParkeddefaultApplicationProblemPlusJSONResponse struct {
-	Body       Problem
-	StatusCode int
-}
-
-func (response RetryParkeddefaultApplicationProblemPlusJSONResponse) VisitRetryParkedResponse(w http.ResponseWriter) error {
-
-	var buf bytes.Buffer
-	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(response.StatusCode)
-	_, err := buf.WriteTo(w)
-	return err
-}
-
 type ListHandlerSecretsRequestObject struct {
 	Name Name `json:"name"`
 }
@@ -4486,6 +4866,177 @@ type RetireHandlerSecretdefaultApplicationProblemPlusJSONResponse struct {
 }
 
 func (response RetireHandlerSecretdefaultApplicationProblemPlusJSONResponse) VisitRetireHandlerSecretResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListJobsRequestObject struct {
+	Params ListJobsParams
+}
+
+type ListJobsResponseObject interface {
+	VisitListJobsResponse(w http.ResponseWriter) error
+}
+
+type ListJobs200JSONResponse JobList
+
+func (response ListJobs200JSONResponse) VisitListJobsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListJobsdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response ListJobsdefaultApplicationProblemPlusJSONResponse) VisitListJobsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateJobRequestObject struct {
+	Body *CreateJobJSONRequestBody
+}
+
+type CreateJobResponseObject interface {
+	VisitCreateJobResponse(w http.ResponseWriter) error
+}
+
+type CreateJob200JSONResponse JobPlan
+
+func (response CreateJob200JSONResponse) VisitCreateJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateJob201JSONResponse Job
+
+func (response CreateJob201JSONResponse) VisitCreateJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(201)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateJobdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response CreateJobdefaultApplicationProblemPlusJSONResponse) VisitCreateJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetJobRequestObject struct {
+	ID JobNumber `json:"id"`
+}
+
+type GetJobResponseObject interface {
+	VisitGetJobResponse(w http.ResponseWriter) error
+}
+
+type GetJob200JSONResponse Job
+
+func (response GetJob200JSONResponse) VisitGetJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetJobdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response GetJobdefaultApplicationProblemPlusJSONResponse) VisitGetJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelJobRequestObject struct {
+	ID   JobNumber `json:"id"`
+	Body *CancelJobJSONRequestBody
+}
+
+type CancelJobResponseObject interface {
+	VisitCancelJobResponse(w http.ResponseWriter) error
+}
+
+type CancelJob200JSONResponse Job
+
+func (response CancelJob200JSONResponse) VisitCancelJobResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CancelJobdefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	StatusCode int
+}
+
+func (response CancelJobdefaultApplicationProblemPlusJSONResponse) VisitCancelJobResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -5308,9 +5859,6 @@ type StrictServerInterface interface {
 	// ResumeHandler Resume a handler
 	// (POST /handlers/{name}/resume)
 	ResumeHandler(ctx context.Context, request ResumeHandlerRequestObject) (ResumeHandlerResponseObject, error)
-	// RetryParked Retry everything that is parked at a handler
-	// (POST /handlers/{name}/retry-parked)
-	RetryParked(ctx context.Context, request RetryParkedRequestObject) (RetryParkedResponseObject, error)
 	// ListHandlerSecrets A handler's signing secrets, without their texts
 	// (GET /handlers/{name}/secrets)
 	ListHandlerSecrets(ctx context.Context, request ListHandlerSecretsRequestObject) (ListHandlerSecretsResponseObject, error)
@@ -5320,6 +5868,18 @@ type StrictServerInterface interface {
 	// RetireHandlerSecret Retire a signing secret of a handler at once
 	// (DELETE /handlers/{name}/secrets/{secret})
 	RetireHandlerSecret(ctx context.Context, request RetireHandlerSecretRequestObject) (RetireHandlerSecretResponseObject, error)
+	// ListJobs Jobs, the latest first
+	// (GET /jobs)
+	ListJobs(ctx context.Context, request ListJobsRequestObject) (ListJobsResponseObject, error)
+	// CreateJob Act on all deliveries that a filter chooses
+	// (POST /jobs)
+	CreateJob(ctx context.Context, request CreateJobRequestObject) (CreateJobResponseObject, error)
+	// GetJob One job, and how far it has come
+	// (GET /jobs/{id})
+	GetJob(ctx context.Context, request GetJobRequestObject) (GetJobResponseObject, error)
+	// CancelJob End a job
+	// (POST /jobs/{id}/cancel)
+	CancelJob(ctx context.Context, request CancelJobRequestObject) (CancelJobResponseObject, error)
 	// LookUp All about a key, newest first
 	// (GET /lookup)
 	LookUp(ctx context.Context, request LookUpRequestObject) (LookUpResponseObject, error)
@@ -5862,42 +6422,6 @@ func (sh *strictHandler) ResumeHandler(w http.ResponseWriter, r *http.Request, n
 	}
 }
 
-// RetryParked operation middleware
-func (sh *strictHandler) RetryParked(w http.ResponseWriter, r *http.Request, name Name) {
-	var request RetryParkedRequestObject
-
-	request.Name = name
-
-	var body RetryParkedJSONRequestBody
-	if err := runtime.BindJSONBody(r, &body); err != nil {
-		if !errors.Is(err, io.EOF) {
-			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
-			return
-		}
-	} else {
-		request.Body = &body
-	}
-
-	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
-		return sh.ssi.RetryParked(ctx, request.(RetryParkedRequestObject))
-	}
-	for _, middleware := range sh.middlewares {
-		handler = middleware(handler, "RetryParked")
-	}
-
-	response, err := handler(r.Context(), w, r, request)
-
-	if err != nil {
-		sh.options.ResponseErrorHandlerFunc(w, r, err)
-	} else if validResponse, ok := response.(RetryParkedResponseObject); ok {
-		if err := validResponse.VisitRetryParkedResponse(w); err != nil {
-			sh.options.ResponseErrorHandlerFunc(w, r, err)
-		}
-	} else if response != nil {
-		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
-	}
-}
-
 // ListHandlerSecrets operation middleware
 func (sh *strictHandler) ListHandlerSecrets(w http.ResponseWriter, r *http.Request, name Name) {
 	var request ListHandlerSecretsRequestObject
@@ -5980,6 +6504,125 @@ func (sh *strictHandler) RetireHandlerSecret(w http.ResponseWriter, r *http.Requ
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(RetireHandlerSecretResponseObject); ok {
 		if err := validResponse.VisitRetireHandlerSecretResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// ListJobs operation middleware
+func (sh *strictHandler) ListJobs(w http.ResponseWriter, r *http.Request, params ListJobsParams) {
+	var request ListJobsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.ListJobs(ctx, request.(ListJobsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListJobs")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(ListJobsResponseObject); ok {
+		if err := validResponse.VisitListJobsResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CreateJob operation middleware
+func (sh *strictHandler) CreateJob(w http.ResponseWriter, r *http.Request) {
+	var request CreateJobRequestObject
+
+	var body CreateJobJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+		return
+	}
+	request.Body = &body
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateJob(ctx, request.(CreateJobRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateJob")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CreateJobResponseObject); ok {
+		if err := validResponse.VisitCreateJobResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// GetJob operation middleware
+func (sh *strictHandler) GetJob(w http.ResponseWriter, r *http.Request, id JobNumber) {
+	var request GetJobRequestObject
+
+	request.ID = id
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.GetJob(ctx, request.(GetJobRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetJob")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(GetJobResponseObject); ok {
+		if err := validResponse.VisitGetJobResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// CancelJob operation middleware
+func (sh *strictHandler) CancelJob(w http.ResponseWriter, r *http.Request, id JobNumber) {
+	var request CancelJobRequestObject
+
+	request.ID = id
+
+	var body CancelJobJSONRequestBody
+	if err := runtime.BindJSONBody(r, &body); err != nil {
+		if !errors.Is(err, io.EOF) {
+			sh.options.RequestErrorHandlerFunc(w, r, fmt.Errorf("can't decode JSON body: %w", err))
+			return
+		}
+	} else {
+		request.Body = &body
+	}
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.CancelJob(ctx, request.(CancelJobRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CancelJob")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(CancelJobResponseObject); ok {
+		if err := validResponse.VisitCancelJobResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

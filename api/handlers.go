@@ -170,20 +170,6 @@ func (s *server) PingHandler(ctx context.Context, request PingHandlerRequestObje
 	}, nil
 }
 
-// RetryParked implements the operation.
-func (s *server) RetryParked(ctx context.Context, request RetryParkedRequestObject) (RetryParkedResponseObject, error) {
-	h, err := s.store.Handler(ctx, request.Name)
-	if err != nil {
-		return nil, orNotFound(err, "handler", request.Name)
-	}
-	retried, err := s.store.RetryParked(ctx, because(actor(ctx), request.Body), h.ID)
-	s.wake()
-	if err != nil {
-		return nil, err
-	}
-	return RetryParked200JSONResponse{Retried: retried}, nil
-}
-
 // checkSources refuses names that no source has: a typing error would make a handler that gets nothing.
 func (s *server) checkSources(ctx context.Context, names []string) error {
 	if len(names) == 0 {

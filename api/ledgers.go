@@ -139,6 +139,7 @@ func (s *server) GetTimeline(ctx context.Context, request GetTimelineRequestObje
 			Duration: someDuration(e.Duration), Class: some(string(e.Class)), Owner: some(e.Owner),
 			ResponseBody: some(strings.ToValidUTF8(string(e.ResponseBody), "\uFFFD")),
 			Actor:        some(e.Actor.Name), Reason: some(e.Actor.Reason), Note: some(e.Actor.Note),
+			Job: someNumber(e.Job),
 		}
 	}
 	for i, n := range t.NotRouted {

@@ -37,7 +37,6 @@ var needs = map[string]need{
 	"PauseHandler":  {role: inbox.RoleOperate},
 	"ResumeHandler": {role: inbox.RoleOperate},
 	"PingHandler":   {role: inbox.RoleOperate},
-	"RetryParked":   {role: inbox.RoleOperate},
 
 	"ListHandlerSecrets":  {role: inbox.RoleRead},
 	"RotateHandlerSecret": {role: inbox.RoleAdmin},
@@ -56,6 +55,11 @@ var needs = map[string]need{
 	"RetryDelivery":   {role: inbox.RoleOperate},
 	"DiscardDelivery": {role: inbox.RoleOperate},
 	"FinishDelivery":  {role: inbox.RoleOperate},
+
+	"ListJobs":  {role: inbox.RoleRead},
+	"GetJob":    {role: inbox.RoleRead},
+	"CreateJob": {role: inbox.RoleOperate},
+	"CancelJob": {role: inbox.RoleOperate},
 
 	"GetStats":  {role: inbox.RoleRead},
 	"GetSystem": {role: inbox.RoleRead},

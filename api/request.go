@@ -89,10 +89,10 @@ func checkQuery(query string, params reflect.Value) error {
 	if params.IsValid() {
 		known = names(params.Type(), "form")
 	}
-	return refuseUnknown(slices.Sorted(maps.Keys(values)), known, "parameter")
+	return refuseUnknown("", slices.Sorted(maps.Keys(values)), known, "parameter")
 }
 
-// checkFields also refuses what follows the JSON object.
+// checkFields refuses unknown fields, also those of objects within, and what follows the JSON object.
 func checkFields(body []byte, t reflect.Type) error {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(body, &object); err != nil {
@@ -101,10 +101,54 @@ func checkFields(body []byte, t reflect.Type) error {
 	if object == nil {
 		return &apiError{kind: ProblemBadRequest, detail: "The body must be a JSON object."}
 	}
-	return refuseUnknown(slices.Sorted(maps.Keys(object)), names(t, "json"), "field")
+	return refuseUnknownFields("", body, t)
 }
 
-func refuseUnknown(given, known []string, what string) error {
+var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
+
+// refuseUnknownFields leaves alone what isn't of the type's form; decoding says so. path leads to the value.
+func refuseUnknownFields(path string, value json.RawMessage, t reflect.Type) error {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(unmarshaler) {
+		return nil // it has a form of its own, such as a time
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		var object map[string]json.RawMessage
+		if json.Unmarshal(value, &object) != nil {
+			return nil
+		}
+		known := names(t, "json")
+		given := slices.Sorted(maps.Keys(object))
+		if err := refuseUnknown(path, given, known, "field"); err != nil {
+			return err
+		}
+		for field := range t.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			if inner, ok := object[name]; ok {
+				if err := refuseUnknownFields(path+name+".", inner, field.Type); err != nil {
+					return err
+				}
+			}
+		}
+	case reflect.Slice:
+		var list []json.RawMessage
+		if json.Unmarshal(value, &list) != nil {
+			return nil
+		}
+		for i, inner := range list {
+			if err := refuseUnknownFields(fmt.Sprintf("%s[%d].", strings.TrimSuffix(path, "."), i), inner, t.Elem()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// refuseUnknown names what of given isn't known. path is where it stands, if not at the top.
+func refuseUnknown(path string, given, known []string, what string) error {
 	var unknown []FieldError
 	for _, name := range given {
 		if !slices.Contains(known, name) {
@@ -112,7 +156,7 @@ func refuseUnknown(given, known []string, what string) error {
 			if len(known) > 0 {
 				detail += "; there are " + strings.Join(known, ", ")
 			}
-			unknown = append(unknown, FieldError{Field: name, Detail: detail})
+			unknown = append(unknown, FieldError{Field: path + name, Detail: detail})
 		}
 	}
 	if len(unknown) > 0 {

@@ -48,6 +48,7 @@ type Store interface {
 	SourceStore
 	HandlerStore
 	MessageStore
+	JobStore
 	LedgerStore
 	AuditStore
 	StatsStore
@@ -90,7 +91,6 @@ type MessageStore interface {
 	Delivery(ctx context.Context, id inbox.DeliveryID) (*inbox.DeliveryDetail, error)
 	Retry(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64) (inbox.DeliveryState, error)
 	Finish(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64, result inbox.Status) (inbox.DeliveryState, error)
-	RetryParked(ctx context.Context, by inbox.Actor, handler int64) (int, error)
 	Replay(ctx context.Context, by inbox.Actor, message int64, handlers []int64) ([]inbox.DeliveryState, error)
 }
 

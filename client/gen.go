@@ -131,6 +131,141 @@ func (e HolderKind) Valid() bool {
 	}
 }
 
+// Defines values for JobAction.
+const (
+	JobActionDiscard JobAction = "discard"
+	JobActionDone    JobAction = "done"
+	JobActionReplay  JobAction = "replay"
+	JobActionRetry   JobAction = "retry"
+)
+
+// Valid indicates whether the value is a known member of the JobAction enum.
+func (e JobAction) Valid() bool {
+	switch e {
+	case JobActionDiscard:
+		return true
+	case JobActionDone:
+		return true
+	case JobActionReplay:
+		return true
+	case JobActionRetry:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for JobFilterErrorClass.
+const (
+	JobFilterErrorClassConnection   JobFilterErrorClass = "connection"
+	JobFilterErrorClassLeaseExpired JobFilterErrorClass = "lease_expired"
+	JobFilterErrorClassRedirect     JobFilterErrorClass = "redirect"
+	JobFilterErrorClassRefused      JobFilterErrorClass = "refused"
+	JobFilterErrorClassRequest      JobFilterErrorClass = "request"
+	JobFilterErrorClassStatus       JobFilterErrorClass = "status"
+	JobFilterErrorClassTLS          JobFilterErrorClass = "tls"
+	JobFilterErrorClassTimeout      JobFilterErrorClass = "timeout"
+)
+
+// Valid indicates whether the value is a known member of the JobFilterErrorClass enum.
+func (e JobFilterErrorClass) Valid() bool {
+	switch e {
+	case JobFilterErrorClassConnection:
+		return true
+	case JobFilterErrorClassLeaseExpired:
+		return true
+	case JobFilterErrorClassRedirect:
+		return true
+	case JobFilterErrorClassRefused:
+		return true
+	case JobFilterErrorClassRequest:
+		return true
+	case JobFilterErrorClassStatus:
+		return true
+	case JobFilterErrorClassTLS:
+		return true
+	case JobFilterErrorClassTimeout:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for JobFilterStatus.
+const (
+	JobFilterStatusDISCARDED      JobFilterStatus = "DISCARDED"
+	JobFilterStatusDONE           JobFilterStatus = "DONE"
+	JobFilterStatusDUPLICATE      JobFilterStatus = "DUPLICATE"
+	JobFilterStatusMANUALREQUIRED JobFilterStatus = "MANUAL_REQUIRED"
+	JobFilterStatusUNROUTED       JobFilterStatus = "UNROUTED"
+)
+
+// Valid indicates whether the value is a known member of the JobFilterStatus enum.
+func (e JobFilterStatus) Valid() bool {
+	switch e {
+	case JobFilterStatusDISCARDED:
+		return true
+	case JobFilterStatusDONE:
+		return true
+	case JobFilterStatusDUPLICATE:
+		return true
+	case JobFilterStatusMANUALREQUIRED:
+		return true
+	case JobFilterStatusUNROUTED:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for JobStatus.
+const (
+	JobCancelled JobStatus = "cancelled"
+	JobDone      JobStatus = "done"
+	JobFailed    JobStatus = "failed"
+	JobRunning   JobStatus = "running"
+)
+
+// Valid indicates whether the value is a known member of the JobStatus enum.
+func (e JobStatus) Valid() bool {
+	switch e {
+	case JobCancelled:
+		return true
+	case JobDone:
+		return true
+	case JobFailed:
+		return true
+	case JobRunning:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NewJobAction.
+const (
+	NewJobActionDiscard NewJobAction = "discard"
+	NewJobActionDone    NewJobAction = "done"
+	NewJobActionReplay  NewJobAction = "replay"
+	NewJobActionRetry   NewJobAction = "retry"
+)
+
+// Valid indicates whether the value is a known member of the NewJobAction enum.
+func (e NewJobAction) Valid() bool {
+	switch e {
+	case NewJobActionDiscard:
+		return true
+	case NewJobActionDone:
+		return true
+	case NewJobActionReplay:
+		return true
+	case NewJobActionRetry:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ParkingPlacePlace.
 const (
 	ParkingPlacePlaceHandlerDeleted ParkingPlacePlace = "handler_deleted"
@@ -489,11 +624,14 @@ type AuditEntry struct {
 	Before json.RawMessage `json:"before,omitempty"`
 	ID     string          `json:"id"`
 
+	// Job The job that did it, or that was created or cancelled.
+	Job *string `json:"job,omitempty"`
+
 	// Message The message's number.
 	Message *string `json:"message,omitempty"`
 	Note    *string `json:"note,omitempty"`
 
-	// Object The name of a source, handler or token, or a delivery's id.
+	// Object The name of a source, handler or token, or the id of a delivery or job.
 	Object string  `json:"object"`
 	Reason *string `json:"reason,omitempty"`
 }
@@ -605,9 +743,12 @@ type Event struct {
 	Delivery *string   `json:"delivery,omitempty"`
 
 	// Detail For people; with `acted` the action, as the audit has it.
-	Detail   *string   `json:"detail,omitempty"`
-	Duration *string   `json:"duration,omitempty"`
-	Handler  *string   `json:"handler,omitempty"`
+	Detail   *string `json:"detail,omitempty"`
+	Duration *string `json:"duration,omitempty"`
+	Handler  *string `json:"handler,omitempty"`
+
+	// Job `acted`: the job that did it, if it was one.
+	Job      *string   `json:"job,omitempty"`
 	Kind     EventKind `json:"kind"`
 	Note     *string   `json:"note,omitempty"`
 	Owner    *string   `json:"owner,omitempty"`
@@ -758,6 +899,111 @@ type Instance struct {
 	Owner   string `json:"owner"`
 }
 
+// Job defines model for Job.
+type Job struct {
+	Action JobAction `json:"action"`
+
+	// By The token's name.
+	By        string    `json:"by"`
+	CreatedAt time.Time `json:"created_at"`
+
+	// Error Why it failed, or what it skipped because the database refused it.
+	Error *string `json:"error,omitempty"`
+
+	// Filter As the lists have it, each text exact. It must name more than a status, or say `all`.
+	Filter     JobFilter  `json:"filter"`
+	FinishedAt *time.Time `json:"finished_at,omitempty"`
+	ID         string     `json:"id"`
+	Moved      int64      `json:"moved"`
+	Note       *string    `json:"note,omitempty"`
+	Pace       int        `json:"pace"`
+
+	// Progress From 0 to 1, by how far it has come among the numbers of messages: an estimate of the deliveries that are left.
+	Progress float64 `json:"progress"`
+	Reason   *string `json:"reason,omitempty"`
+
+	// Selected Deliveries that were chosen so far.
+	Selected int64 `json:"selected"`
+
+	// Skipped Had moved on when their turn came.
+	Skipped   int64     `json:"skipped"`
+	Status    JobStatus `json:"status"`
+	ToHandler *string   `json:"to_handler,omitempty"`
+}
+
+// JobAction defines model for Job.Action.
+type JobAction string
+
+// JobFilter As the lists have it, each text exact. It must name more than a status, or say `all`.
+type JobFilter struct {
+	// All True: nothing is named but the status, and that is meant.
+	All    *bool   `json:"all,omitempty"`
+	BizKey *string `json:"biz_key,omitempty" validate:"omitnil,min=1"`
+
+	// ErrorClass An attempt of the delivery failed in this way.
+	ErrorClass *JobFilterErrorClass `json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request lease_expired"`
+
+	// From Received at or after this time.
+	From *time.Time `json:"from,omitempty"`
+
+	// Handler Name of a handler.
+	Handler *string `json:"handler,omitempty" validate:"omitnil,min=1"`
+
+	// MessageID The provider's id of the event.
+	MessageID   *string `json:"message_id,omitempty" validate:"omitnil,min=1"`
+	MessageType *string `json:"message_type,omitempty" validate:"omitnil,min=1"`
+	OrderingKey *string `json:"ordering_key,omitempty" validate:"omitnil,min=1"`
+
+	// ResponseStatus A failed attempt of the delivery was answered so, with `error_class` one of that class; below 300, the
+	// answer that ended the delivery.
+	ResponseStatus *int `json:"response_status,omitempty" validate:"omitnil,min=100,max=599"`
+
+	// Source Name of a source; of a deleted one if no other has the name.
+	Source *string `json:"source,omitempty" validate:"omitnil,min=1"`
+
+	// Status Of a replay: DONE and DISCARDED are of deliveries; UNROUTED and DUPLICATE of messages, which go to the handlers that subscribe
+	// to them now. The other actions are for what is MANUAL_REQUIRED, which may be left out.
+	Status *JobFilterStatus `json:"status,omitempty" validate:"omitnil,oneof=MANUAL_REQUIRED DONE DISCARDED DUPLICATE UNROUTED"`
+
+	// To Received before this time.
+	To *time.Time `json:"to,omitempty"`
+}
+
+// JobFilterErrorClass An attempt of the delivery failed in this way.
+type JobFilterErrorClass string
+
+// JobFilterStatus Of a replay: DONE and DISCARDED are of deliveries; UNROUTED and DUPLICATE of messages, which go to the handlers that subscribe
+// to them now. The other actions are for what is MANUAL_REQUIRED, which may be left out.
+type JobFilterStatus string
+
+// JobGroup defines model for JobGroup.
+type JobGroup struct {
+	Deliveries  int    `json:"deliveries"`
+	Handler     string `json:"handler"`
+	MessageType string `json:"message_type"`
+}
+
+// JobList defines model for JobList.
+type JobList struct {
+	Items []Job   `json:"items"`
+	Next  *string `json:"next,omitempty"`
+}
+
+// JobPlan defines model for JobPlan.
+type JobPlan struct {
+	// AtLeast Counting stopped at its bound: there may be more, also in each group.
+	AtLeast *bool `json:"at_least,omitempty"`
+
+	// Deliveries How many would be moved.
+	Deliveries int `json:"deliveries"`
+
+	// Groups By handler and message type, the largest first, at most 1000.
+	Groups []JobGroup `json:"groups"`
+}
+
+// JobStatus defines model for JobStatus.
+type JobStatus string
+
 // Message defines model for Message.
 type Message struct {
 	BizKey *string `json:"biz_key,omitempty"`
@@ -842,6 +1088,33 @@ type NewHandler struct {
 	// URL http or https, with a host and without user and password. 422 if the egress rules could never allow it.
 	URL string `json:"url" validate:"required,max=2048,handler_url"`
 }
+
+// NewJob defines model for NewJob.
+type NewJob struct {
+	// Action `retry`, `done` and `discard` are for what is parked; `replay` delivers again what has ended.
+	Action NewJobAction `json:"action" validate:"required,oneof=retry done discard replay"`
+
+	// DryRun Only say what would be done.
+	DryRun *bool `json:"dry_run,omitempty"`
+
+	// Filter As the lists have it, each text exact. It must name more than a status, or say `all`.
+	Filter JobFilter `json:"filter"`
+
+	// Note What else the next reader of the audit should know.
+	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
+
+	// Pace Deliveries per second at most; 0 is no limit.
+	Pace *int `json:"pace,omitempty" validate:"omitnil,min=0,max=100000"`
+
+	// Reason Goes into the audit of each delivery; with discard and done also into the outcome's last_error.
+	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
+
+	// ToHandler `replay`: the only handler that gets the messages; left out for each that had them.
+	ToHandler *string `json:"to_handler,omitempty" validate:"omitnil,min=1"`
+}
+
+// NewJobAction `retry`, `done` and `discard` are for what is parked; `replay` delivers again what has ended.
+type NewJobAction string
 
 // NewSecret defines model for NewSecret.
 type NewSecret struct {
@@ -1074,11 +1347,6 @@ type Replayed struct {
 	Deliveries []Delivery `json:"deliveries"`
 }
 
-// Retried defines model for Retried.
-type Retried struct {
-	Retried int `json:"retried"`
-}
-
 // Role What a token may do; each includes those before it.
 type Role string
 
@@ -1288,6 +1556,9 @@ type From = time.Time
 // HandlerFilter defines model for HandlerFilter.
 type HandlerFilter = string
 
+// JobNumber Examples: 7
+type JobNumber = string
+
 // Limit defines model for Limit.
 type Limit = int
 
@@ -1362,7 +1633,7 @@ type ListAuditParams struct {
 	// Action Such as `source.change`.
 	Action *string `form:"action,omitempty" json:"action,omitempty" validate:"omitnil,max=100"`
 
-	// Object The name of a source, handler or token, or a delivery's id.
+	// Object The name of a source, handler or token, or the id of a delivery or job.
 	Object *string `form:"object,omitempty" json:"object,omitempty" validate:"omitnil,max=200"`
 
 	// Message The message's number.
@@ -1421,6 +1692,17 @@ type ListDeliveriesParams struct {
 
 // ListDeliveriesParamsErrorClass defines parameters for ListDeliveries.
 type ListDeliveriesParamsErrorClass string
+
+// ListJobsParams defines parameters for ListJobs.
+type ListJobsParams struct {
+	Status *JobStatus `form:"status,omitempty" json:"status,omitempty" validate:"omitnil,oneof=running done cancelled failed"`
+
+	// Cursor The `next` of the page before. It only continues the same list with the same filters; anything else is a 400.
+	Cursor *Cursor `form:"cursor,omitempty" json:"cursor,omitempty"`
+
+	// Limit The most items of a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty" validate:"omitnil,min=1,max=500"`
+}
 
 // LookUpParams defines parameters for LookUp.
 type LookUpParams struct {
@@ -1524,11 +1806,14 @@ type PauseHandlerJSONRequestBody = Reason
 // ResumeHandlerJSONRequestBody defines body for ResumeHandler for application/json ContentType.
 type ResumeHandlerJSONRequestBody = Reason
 
-// RetryParkedJSONRequestBody defines body for RetryParked for application/json ContentType.
-type RetryParkedJSONRequestBody = Reason
-
 // RotateHandlerSecretJSONRequestBody defines body for RotateHandlerSecret for application/json ContentType.
 type RotateHandlerSecretJSONRequestBody = HandlerSecretRotation
+
+// CreateJobJSONRequestBody defines body for CreateJob for application/json ContentType.
+type CreateJobJSONRequestBody = NewJob
+
+// CancelJobJSONRequestBody defines body for CancelJob for application/json ContentType.
+type CancelJobJSONRequestBody = Reason
 
 // ReplayMessageJSONRequestBody defines body for ReplayMessage for application/json ContentType.
 type ReplayMessageJSONRequestBody = Replay
@@ -1631,7 +1916,7 @@ type ClientInterface interface {
 
 	// ListAudit Who changed what, and why; the latest first
 	//
-	// Each change of a source, handler, token or delivery wrote its entry in its own transaction, and nothing changes an
+	// Each change of a source, handler, token, delivery or job wrote its entry in its own transaction, and nothing changes an
 	// entry. `message` and `object` are indexed; with the other filters a page looks at 10,000 entries at most.
 	//
 	// Corresponds with GET /audit (the `ListAudit` operationId).
@@ -1806,26 +2091,6 @@ type ClientInterface interface {
 	// Corresponds with POST /handlers/{name}/resume (the `ResumeHandler` operationId).
 	ResumeHandler(ctx context.Context, name Name, body ResumeHandlerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// RetryParkedWithBody Retry everything that is parked at a handler
-	//
-	// Every delivery that is MANUAL_REQUIRED when the call comes becomes PENDING, a thousand at a time. If
-	// the call is cut off, those of the committed pages are retried; call again for the rest.
-	//
-	// Takes any type of body and a specified content type.
-	//
-	// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
-	RetryParkedWithBody(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// RetryParked Retry everything that is parked at a handler
-	//
-	// Every delivery that is MANUAL_REQUIRED when the call comes becomes PENDING, a thousand at a time. If
-	// the call is cut off, those of the committed pages are retried; call again for the rest.
-	//
-	// Takes a body of the `application/json` content type.
-	//
-	// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
-	RetryParked(ctx context.Context, name Name, body RetryParkedJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
 	// ListHandlerSecrets A handler's signing secrets, without their texts
 	//
 	// Those that have ended are left out.
@@ -1859,6 +2124,60 @@ type ClientInterface interface {
 	//
 	// Corresponds with DELETE /handlers/{name}/secrets/{secret} (the `RetireHandlerSecret` operationId).
 	RetireHandlerSecret(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListJobs Jobs, the latest first
+	//
+	// Corresponds with GET /jobs (the `ListJobs` operationId).
+	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateJobWithBody Act on all deliveries that a filter chooses
+	//
+	// A job acts on what the filter chooses when it is created: what is parked or ends later is left alone, and a delivery that has moved on
+	// when its turn comes is skipped. It begins at the newest message and goes down, in small transactions, on whichever instance leads; if
+	// that one dies, the next goes on. Retries and replays are added to a handler only while less is due there than half its `concurrency`, so that
+	// live messages hardly wait; at a paused handler as fast as it goes. With `dry_run` nothing is created or changed, and the answer says
+	// how many deliveries it would be.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /jobs (the `CreateJob` operationId).
+	CreateJobWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateJob Act on all deliveries that a filter chooses
+	//
+	// A job acts on what the filter chooses when it is created: what is parked or ends later is left alone, and a delivery that has moved on
+	// when its turn comes is skipped. It begins at the newest message and goes down, in small transactions, on whichever instance leads; if
+	// that one dies, the next goes on. Retries and replays are added to a handler only while less is due there than half its `concurrency`, so that
+	// live messages hardly wait; at a paused handler as fast as it goes. With `dry_run` nothing is created or changed, and the answer says
+	// how many deliveries it would be.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /jobs (the `CreateJob` operationId).
+	CreateJob(ctx context.Context, body CreateJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetJob One job, and how far it has come
+	//
+	// Corresponds with GET /jobs/{id} (the `GetJob` operationId).
+	GetJob(ctx context.Context, id JobNumber, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelJobWithBody End a job
+	//
+	// What it has moved stays moved. 409 when it isn't running any more.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /jobs/{id}/cancel (the `CancelJob` operationId).
+	CancelJobWithBody(ctx context.Context, id JobNumber, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CancelJob End a job
+	//
+	// What it has moved stays moved. 409 when it isn't running any more.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /jobs/{id}/cancel (the `CancelJob` operationId).
+	CancelJob(ctx context.Context, id JobNumber, body CancelJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// LookUp All about a key, newest first
 	//
@@ -2086,7 +2405,7 @@ func (c *Client) ListAttempts(ctx context.Context, params *ListAttemptsParams, r
 
 // ListAudit Who changed what, and why; the latest first
 //
-// Each change of a source, handler, token or delivery wrote its entry in its own transaction, and nothing changes an
+// Each change of a source, handler, token, delivery or job wrote its entry in its own transaction, and nothing changes an
 // entry. `message` and `object` are indexed; with the other filters a page looks at 10,000 entries at most.
 //
 // Corresponds with GET /audit (the `ListAudit` operationId).
@@ -2471,46 +2790,6 @@ func (c *Client) ResumeHandler(ctx context.Context, name Name, body ResumeHandle
 	return c.Client.Do(req)
 }
 
-// RetryParkedWithBody Retry everything that is parked at a handler
-//
-// Every delivery that is MANUAL_REQUIRED when the call comes becomes PENDING, a thousand at a time. If
-// the call is cut off, those of the committed pages are retried; call again for the rest.
-//
-// Takes any type of body and a specified content type.
-//
-// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
-func (c *Client) RetryParkedWithBody(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRetryParkedRequestWithBody(c.Server, name, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// RetryParked Retry everything that is parked at a handler
-//
-// Every delivery that is MANUAL_REQUIRED when the call comes becomes PENDING, a thousand at a time. If
-// the call is cut off, those of the committed pages are retried; call again for the rest.
-//
-// Takes a body of the `application/json` content type.
-//
-// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
-func (c *Client) RetryParked(ctx context.Context, name Name, body RetryParkedJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRetryParkedRequest(c.Server, name, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
 // ListHandlerSecrets A handler's signing secrets, without their texts
 //
 // Those that have ended are left out.
@@ -2575,6 +2854,120 @@ func (c *Client) RotateHandlerSecret(ctx context.Context, name Name, body Rotate
 // Corresponds with DELETE /handlers/{name}/secrets/{secret} (the `RetireHandlerSecret` operationId).
 func (c *Client) RetireHandlerSecret(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRetireHandlerSecretRequest(c.Server, name, secret)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListJobs Jobs, the latest first
+//
+// Corresponds with GET /jobs (the `ListJobs` operationId).
+func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListJobsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateJobWithBody Act on all deliveries that a filter chooses
+//
+// A job acts on what the filter chooses when it is created: what is parked or ends later is left alone, and a delivery that has moved on
+// when its turn comes is skipped. It begins at the newest message and goes down, in small transactions, on whichever instance leads; if
+// that one dies, the next goes on. Retries and replays are added to a handler only while less is due there than half its `concurrency`, so that
+// live messages hardly wait; at a paused handler as fast as it goes. With `dry_run` nothing is created or changed, and the answer says
+// how many deliveries it would be.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /jobs (the `CreateJob` operationId).
+func (c *Client) CreateJobWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateJobRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateJob Act on all deliveries that a filter chooses
+//
+// A job acts on what the filter chooses when it is created: what is parked or ends later is left alone, and a delivery that has moved on
+// when its turn comes is skipped. It begins at the newest message and goes down, in small transactions, on whichever instance leads; if
+// that one dies, the next goes on. Retries and replays are added to a handler only while less is due there than half its `concurrency`, so that
+// live messages hardly wait; at a paused handler as fast as it goes. With `dry_run` nothing is created or changed, and the answer says
+// how many deliveries it would be.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /jobs (the `CreateJob` operationId).
+func (c *Client) CreateJob(ctx context.Context, body CreateJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateJobRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetJob One job, and how far it has come
+//
+// Corresponds with GET /jobs/{id} (the `GetJob` operationId).
+func (c *Client) GetJob(ctx context.Context, id JobNumber, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetJobRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelJobWithBody End a job
+//
+// What it has moved stays moved. 409 when it isn't running any more.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /jobs/{id}/cancel (the `CancelJob` operationId).
+func (c *Client) CancelJobWithBody(ctx context.Context, id JobNumber, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelJobRequestWithBody(c.Server, id, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CancelJob End a job
+//
+// What it has moved stays moved. 409 when it isn't running any more.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /jobs/{id}/cancel (the `CancelJob` operationId).
+func (c *Client) CancelJob(ctx context.Context, id JobNumber, body CancelJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCancelJobRequest(c.Server, id, body)
 	if err != nil {
 		return nil, err
 	}
@@ -4022,53 +4415,6 @@ func NewResumeHandlerRequestWithBody(server string, name Name, contentType strin
 	return req, nil
 }
 
-// NewRetryParkedRequest calls the generic RetryParked builder with application/json body
-func NewRetryParkedRequest(server string, name Name, body RetryParkedJSONRequestBody) (*http.Request, error) {
-	var bodyReader io.Reader
-	buf, err := json.Marshal(body)
-	if err != nil {
-		return nil, err
-	}
-	bodyReader = bytes.NewReader(buf)
-	return NewRetryParkedRequestWithBody(server, name, "application/json", bodyReader)
-}
-
-// NewRetryParkedRequestWithBody constructs an http.Request for the RetryParked method, with any body, and a specified content type
-func NewRetryParkedRequestWithBody(server string, name Name, contentType string, body io.Reader) (*http.Request, error) {
-	var err error
-
-	var pathParam0 string
-
-	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "name", name, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
-	if err != nil {
-		return nil, err
-	}
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/handlers/%s/retry-parked", pathParam0)
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
-	if err != nil {
-		return nil, err
-	}
-
-	req.Header.Add("Content-Type", contentType)
-
-	return req, nil
-}
-
 // NewListHandlerSecretsRequest constructs an http.Request for the ListHandlerSecrets method
 func NewListHandlerSecretsRequest(server string, name Name) (*http.Request, error) {
 	var err error
@@ -4187,6 +4533,205 @@ func NewRetireHandlerSecretRequest(server string, name Name, secret SecretID) (*
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewListJobsRequest constructs an http.Request for the ListJobs method
+func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/jobs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Status != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "status", *params.Status, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Cursor != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "cursor", *params.Cursor, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Limit != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCreateJobRequest calls the generic CreateJob builder with application/json body
+func NewCreateJobRequest(server string, body CreateJobJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateJobRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateJobRequestWithBody constructs an http.Request for the CreateJob method, with any body, and a specified content type
+func NewCreateJobRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/jobs")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetJobRequest constructs an http.Request for the GetJob method
+func NewGetJobRequest(server string, id JobNumber) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/jobs/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewCancelJobRequest calls the generic CancelJob builder with application/json body
+func NewCancelJobRequest(server string, id JobNumber, body CancelJobJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCancelJobRequestWithBody(server, id, "application/json", bodyReader)
+}
+
+// NewCancelJobRequestWithBody constructs an http.Request for the CancelJob method, with any body, and a specified content type
+func NewCancelJobRequestWithBody(server string, id JobNumber, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/jobs/%s/cancel", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -5292,7 +5837,7 @@ type ClientWithResponsesInterface interface {
 
 	// ListAuditWithResponse Who changed what, and why; the latest first
 	//
-	// Each change of a source, handler, token or delivery wrote its entry in its own transaction, and nothing changes an
+	// Each change of a source, handler, token, delivery or job wrote its entry in its own transaction, and nothing changes an
 	// entry. `message` and `object` are indexed; with the other filters a page looks at 10,000 entries at most.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -5481,26 +6026,6 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /handlers/{name}/resume (the `ResumeHandler` operationId).
 	ResumeHandlerWithResponse(ctx context.Context, name Name, body ResumeHandlerJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumeHandlerResponse, error)
 
-	// RetryParkedWithBodyWithResponse Retry everything that is parked at a handler
-	//
-	// Every delivery that is MANUAL_REQUIRED when the call comes becomes PENDING, a thousand at a time. If
-	// the call is cut off, those of the committed pages are retried; call again for the rest.
-	//
-	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
-	RetryParkedWithBodyWithResponse(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryParkedResponse, error)
-
-	// RetryParkedWithResponse Retry everything that is parked at a handler
-	//
-	// Every delivery that is MANUAL_REQUIRED when the call comes becomes PENDING, a thousand at a time. If
-	// the call is cut off, those of the committed pages are retried; call again for the rest.
-	//
-	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
-	RetryParkedWithResponse(ctx context.Context, name Name, body RetryParkedJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryParkedResponse, error)
-
 	// ListHandlerSecretsWithResponse A handler's signing secrets, without their texts
 	//
 	// Those that have ended are left out.
@@ -5538,6 +6063,64 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with DELETE /handlers/{name}/secrets/{secret} (the `RetireHandlerSecret` operationId).
 	RetireHandlerSecretWithResponse(ctx context.Context, name Name, secret SecretID, reqEditors ...RequestEditorFn) (*RetireHandlerSecretResponse, error)
+
+	// ListJobsWithResponse Jobs, the latest first
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /jobs (the `ListJobs` operationId).
+	ListJobsWithResponse(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*ListJobsResponse, error)
+
+	// CreateJobWithBodyWithResponse Act on all deliveries that a filter chooses
+	//
+	// A job acts on what the filter chooses when it is created: what is parked or ends later is left alone, and a delivery that has moved on
+	// when its turn comes is skipped. It begins at the newest message and goes down, in small transactions, on whichever instance leads; if
+	// that one dies, the next goes on. Retries and replays are added to a handler only while less is due there than half its `concurrency`, so that
+	// live messages hardly wait; at a paused handler as fast as it goes. With `dry_run` nothing is created or changed, and the answer says
+	// how many deliveries it would be.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /jobs (the `CreateJob` operationId).
+	CreateJobWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateJobResponse, error)
+
+	// CreateJobWithResponse Act on all deliveries that a filter chooses
+	//
+	// A job acts on what the filter chooses when it is created: what is parked or ends later is left alone, and a delivery that has moved on
+	// when its turn comes is skipped. It begins at the newest message and goes down, in small transactions, on whichever instance leads; if
+	// that one dies, the next goes on. Retries and replays are added to a handler only while less is due there than half its `concurrency`, so that
+	// live messages hardly wait; at a paused handler as fast as it goes. With `dry_run` nothing is created or changed, and the answer says
+	// how many deliveries it would be.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /jobs (the `CreateJob` operationId).
+	CreateJobWithResponse(ctx context.Context, body CreateJobJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateJobResponse, error)
+
+	// GetJobWithResponse One job, and how far it has come
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /jobs/{id} (the `GetJob` operationId).
+	GetJobWithResponse(ctx context.Context, id JobNumber, reqEditors ...RequestEditorFn) (*GetJobResponse, error)
+
+	// CancelJobWithBodyWithResponse End a job
+	//
+	// What it has moved stays moved. 409 when it isn't running any more.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /jobs/{id}/cancel (the `CancelJob` operationId).
+	CancelJobWithBodyWithResponse(ctx context.Context, id JobNumber, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelJobResponse, error)
+
+	// CancelJobWithResponse End a job
+	//
+	// What it has moved stays moved. 409 when it isn't running any more.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /jobs/{id}/cancel (the `CancelJob` operationId).
+	CancelJobWithResponse(ctx context.Context, id JobNumber, body CancelJobJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelJobResponse, error)
 
 	// LookUpWithResponse All about a key, newest first
 	//
@@ -6487,54 +7070,6 @@ func (r ResumeHandlerResponse) ContentType() string {
 	return ""
 }
 
-type RetryParkedResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *Retried
-	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
-	ApplicationProblemJSONDefault *Problem
-}
-
-// GetJSON200 returns the response for an HTTP 200 `application/json` response
-func (r RetryParkedResponse) GetJSON200() *Retried {
-	return r.JSON200
-}
-
-// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
-func (r RetryParkedResponse) GetApplicationProblemJSONDefault() *Problem {
-	return r.ApplicationProblemJSONDefault
-}
-
-// GetBody returns the raw response body bytes
-func (r RetryParkedResponse) GetBody() []byte {
-	return r.Body
-}
-
-// Status returns HTTPResponse.Status
-func (r RetryParkedResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r RetryParkedResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
-func (r RetryParkedResponse) ContentType() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Header.Get("Content-Type")
-	}
-	return ""
-}
-
 type ListHandlerSecretsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -6666,6 +7201,205 @@ func (r RetireHandlerSecretResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r RetireHandlerSecretResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListJobsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *JobList
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListJobsResponse) GetJSON200() *JobList {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r ListJobsResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r ListJobsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListJobsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListJobsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListJobsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *JobPlan
+	// JSON201 the response for an HTTP 201 `application/json` response
+	JSON201 *Job
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CreateJobResponse) GetJSON200() *JobPlan {
+	return r.JSON200
+}
+
+// GetJSON201 returns the response for an HTTP 201 `application/json` response
+func (r CreateJobResponse) GetJSON201() *Job {
+	return r.JSON201
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CreateJobResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateJobResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Job
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetJobResponse) GetJSON200() *Job {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r GetJobResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r GetJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetJobResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CancelJobResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Job
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CancelJobResponse) GetJSON200() *Job {
+	return r.JSON200
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r CancelJobResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r CancelJobResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CancelJobResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CancelJobResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CancelJobResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -7628,7 +8362,7 @@ func (c *ClientWithResponses) ListAttemptsWithResponse(ctx context.Context, para
 
 // ListAuditWithResponse Who changed what, and why; the latest first
 //
-// Each change of a source, handler, token or delivery wrote its entry in its own transaction, and nothing changes an
+// Each change of a source, handler, token, delivery or job wrote its entry in its own transaction, and nothing changes an
 // entry. `message` and `object` are indexed; with the other filters a page looks at 10,000 entries at most.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -7943,38 +8677,6 @@ func (c *ClientWithResponses) ResumeHandlerWithResponse(ctx context.Context, nam
 	return ParseResumeHandlerResponse(rsp)
 }
 
-// RetryParkedWithBodyWithResponse Retry everything that is parked at a handler
-//
-// Every delivery that is MANUAL_REQUIRED when the call comes becomes PENDING, a thousand at a time. If
-// the call is cut off, those of the committed pages are retried; call again for the rest.
-//
-// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
-func (c *ClientWithResponses) RetryParkedWithBodyWithResponse(ctx context.Context, name Name, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RetryParkedResponse, error) {
-	rsp, err := c.RetryParkedWithBody(ctx, name, contentType, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRetryParkedResponse(rsp)
-}
-
-// RetryParkedWithResponse Retry everything that is parked at a handler
-//
-// Every delivery that is MANUAL_REQUIRED when the call comes becomes PENDING, a thousand at a time. If
-// the call is cut off, those of the committed pages are retried; call again for the rest.
-//
-// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
-//
-// Corresponds with POST /handlers/{name}/retry-parked (the `RetryParked` operationId).
-func (c *ClientWithResponses) RetryParkedWithResponse(ctx context.Context, name Name, body RetryParkedJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryParkedResponse, error) {
-	rsp, err := c.RetryParked(ctx, name, body, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseRetryParkedResponse(rsp)
-}
-
 // ListHandlerSecretsWithResponse A handler's signing secrets, without their texts
 //
 // Those that have ended are left out.
@@ -8035,6 +8737,100 @@ func (c *ClientWithResponses) RetireHandlerSecretWithResponse(ctx context.Contex
 		return nil, err
 	}
 	return ParseRetireHandlerSecretResponse(rsp)
+}
+
+// ListJobsWithResponse Jobs, the latest first
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /jobs (the `ListJobs` operationId).
+func (c *ClientWithResponses) ListJobsWithResponse(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*ListJobsResponse, error) {
+	rsp, err := c.ListJobs(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListJobsResponse(rsp)
+}
+
+// CreateJobWithBodyWithResponse Act on all deliveries that a filter chooses
+//
+// A job acts on what the filter chooses when it is created: what is parked or ends later is left alone, and a delivery that has moved on
+// when its turn comes is skipped. It begins at the newest message and goes down, in small transactions, on whichever instance leads; if
+// that one dies, the next goes on. Retries and replays are added to a handler only while less is due there than half its `concurrency`, so that
+// live messages hardly wait; at a paused handler as fast as it goes. With `dry_run` nothing is created or changed, and the answer says
+// how many deliveries it would be.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /jobs (the `CreateJob` operationId).
+func (c *ClientWithResponses) CreateJobWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateJobResponse, error) {
+	rsp, err := c.CreateJobWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateJobResponse(rsp)
+}
+
+// CreateJobWithResponse Act on all deliveries that a filter chooses
+//
+// A job acts on what the filter chooses when it is created: what is parked or ends later is left alone, and a delivery that has moved on
+// when its turn comes is skipped. It begins at the newest message and goes down, in small transactions, on whichever instance leads; if
+// that one dies, the next goes on. Retries and replays are added to a handler only while less is due there than half its `concurrency`, so that
+// live messages hardly wait; at a paused handler as fast as it goes. With `dry_run` nothing is created or changed, and the answer says
+// how many deliveries it would be.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /jobs (the `CreateJob` operationId).
+func (c *ClientWithResponses) CreateJobWithResponse(ctx context.Context, body CreateJobJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateJobResponse, error) {
+	rsp, err := c.CreateJob(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateJobResponse(rsp)
+}
+
+// GetJobWithResponse One job, and how far it has come
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /jobs/{id} (the `GetJob` operationId).
+func (c *ClientWithResponses) GetJobWithResponse(ctx context.Context, id JobNumber, reqEditors ...RequestEditorFn) (*GetJobResponse, error) {
+	rsp, err := c.GetJob(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetJobResponse(rsp)
+}
+
+// CancelJobWithBodyWithResponse End a job
+//
+// What it has moved stays moved. 409 when it isn't running any more.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /jobs/{id}/cancel (the `CancelJob` operationId).
+func (c *ClientWithResponses) CancelJobWithBodyWithResponse(ctx context.Context, id JobNumber, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CancelJobResponse, error) {
+	rsp, err := c.CancelJobWithBody(ctx, id, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelJobResponse(rsp)
+}
+
+// CancelJobWithResponse End a job
+//
+// What it has moved stays moved. 409 when it isn't running any more.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /jobs/{id}/cancel (the `CancelJob` operationId).
+func (c *ClientWithResponses) CancelJobWithResponse(ctx context.Context, id JobNumber, body CancelJobJSONRequestBody, reqEditors ...RequestEditorFn) (*CancelJobResponse, error) {
+	rsp, err := c.CancelJob(ctx, id, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCancelJobResponse(rsp)
 }
 
 // LookUpWithResponse All about a key, newest first
@@ -8918,39 +9714,6 @@ func ParseResumeHandlerResponse(rsp *http.Response) (*ResumeHandlerResponse, err
 	return response, nil
 }
 
-// ParseRetryParkedResponse parses an HTTP response from a RetryParkedWithResponse call
-func ParseRetryParkedResponse(rsp *http.Response) (*RetryParkedResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &RetryParkedResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest Retried
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
-		var dest Problem
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSONDefault = &dest
-
-	}
-
-	return response, nil
-}
-
 // ParseListHandlerSecretsResponse parses an HTTP response from a ListHandlerSecretsWithResponse call
 func ParseListHandlerSecretsResponse(rsp *http.Response) (*ListHandlerSecretsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -9033,6 +9796,145 @@ func ParseRetireHandlerSecretResponse(rsp *http.Response) (*RetireHandlerSecretR
 	switch {
 	case rsp.StatusCode == 204:
 		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListJobsResponse parses an HTTP response from a ListJobsWithResponse call
+func ParseListJobsResponse(rsp *http.Response) (*ListJobsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListJobsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest JobList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCreateJobResponse parses an HTTP response from a CreateJobWithResponse call
+func ParseCreateJobResponse(rsp *http.Response) (*CreateJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest JobPlan
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 201:
+		var dest Job
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON201 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetJobResponse parses an HTTP response from a GetJobWithResponse call
+func ParseGetJobResponse(rsp *http.Response) (*GetJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Job
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseCancelJobResponse parses an HTTP response from a CancelJobWithResponse call
+func ParseCancelJobResponse(rsp *http.Response) (*CancelJobResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CancelJobResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Job
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
 		var dest Problem

@@ -20,12 +20,13 @@ type AuditEntry struct {
 	At     time.Time
 	Actor  Actor
 	Action Action
-	// Object is the name of a source, handler or token, or the id of a delivery.
+	// Object is the name of a source, handler or token, or the id of a delivery or job.
 	Object string
 	// SourceID, HandlerID and Message say what the change belongs to; 0 where it belongs to none.
 	SourceID  int64
 	HandlerID int64
 	Message   int64
+	Job       int64 // the job that made the change, or that was changed
 	// Before and After are JSON objects, with secrets masked; nil where there was or is nothing.
 	Before json.RawMessage
 	After  json.RawMessage
@@ -54,6 +55,8 @@ const (
 	DeliveryDone        Action = "delivery.done"
 	DeliveryDiscard     Action = "delivery.discard"
 	DeliveryReplay      Action = "delivery.replay"
+	JobCreate           Action = "job.create"
+	JobCancel           Action = "job.cancel"
 )
 
 // AuditFilter says which entries a list has; a zero field takes all.

@@ -46,6 +46,7 @@ type Event struct {
 	Owner          string
 	ResponseBody   []byte // the first KB
 	Actor          Actor  // of EventActed; the detail is the action
+	Job            int64  // of EventActed: the job that did it; 0 for an operator's own act
 }
 
 // NotRouted says why a handler has no delivery of a message, by what it subscribes to now.
@@ -184,7 +185,7 @@ func (t *Timeline) addOutcome(o OutcomeEntry) {
 }
 
 func (t *Timeline) addAct(a AuditEntry) {
-	e := Event{At: a.At, Kind: EventActed, Detail: string(a.Action), Actor: a.Actor}
+	e := Event{At: a.At, Kind: EventActed, Detail: string(a.Action), Actor: a.Actor, Job: a.Job}
 	if a.HandlerID != 0 {
 		e.Delivery = DeliveryID{Message: a.Message, Handler: a.HandlerID}
 	}

@@ -15,14 +15,15 @@ import (
 )
 
 const insertAudit = `
-INSERT INTO audit (actor, token_id, action, object, source_id, handler_id, reason, note, before, after)
-VALUES (@actor, @token, @action, @object, @source, @handler, @reason, @note, @before, @after)`
+INSERT INTO audit (actor, token_id, action, object, source_id, handler_id, job_id, reason, note, before, after)
+VALUES (@actor, @token, @action, @object, @source, @handler, @job, @reason, @note, @before, @after)`
 
 // change is what audit writes down. Values that are nil become NULL.
 type change struct {
 	action          inbox.Action
 	object          string
 	source, handler int64
+	job             int64
 	before, after   any
 }
 
@@ -30,7 +31,7 @@ type change struct {
 func audit(ctx context.Context, tx pgx.Tx, by inbox.Actor, c change) error {
 	args := withActor(by, pgx.StrictNamedArgs{
 		"action": string(c.action), "object": c.object, "source": orNull(c.source), "handler": orNull(c.handler),
-		"before": c.before, "after": c.after,
+		"job": orNull(c.job), "before": c.before, "after": c.after,
 	})
 	_, err := tx.Exec(ctx, insertAudit, args)
 	return err
@@ -122,7 +123,7 @@ WITH step AS MATERIALIZED (
     ORDER BY id DESC LIMIT @step
 )
 SELECT id, at, actor, coalesce(token_id, 0), action, object, coalesce(source_id, 0), coalesce(handler_id, 0),
-       coalesce(message, 0), reason, note, before, after
+       coalesce(message, 0), coalesce(job_id, 0), reason, note, before, after
 FROM step
 WHERE (@actor::text = '' OR actor = @actor) AND (@action::text = '' OR action = @action) AND at >= @from AND at < @to
 ORDER BY id DESC LIMIT @limit`
@@ -166,6 +167,6 @@ func (db *DB) ListAudit(ctx context.Context, f inbox.AuditFilter, after int64, l
 
 func scanAudit(row pgx.CollectableRow) (e inbox.AuditEntry, err error) {
 	err = row.Scan(&e.ID, &e.At, &e.Actor.Name, &e.Actor.TokenID, &e.Action, &e.Object, &e.SourceID, &e.HandlerID,
-		&e.Message, &e.Actor.Reason, &e.Actor.Note, &e.Before, &e.After)
+		&e.Message, &e.Job, &e.Actor.Reason, &e.Actor.Note, &e.Before, &e.After)
 	return e, err
 }

@@ -27,8 +27,8 @@ WITH parked AS (
 
 // auditParked writes down what became of the row of parked.
 const auditParked = `
-INSERT INTO audit (actor, token_id, action, object, source_id, handler_id, message, reason, note, before, after)
-SELECT @actor, @token, @action, p.id || '.' || p.handler_id, p.source_id, p.handler_id, p.id, @reason, @note,
+INSERT INTO audit (actor, token_id, action, object, source_id, handler_id, message, job_id, reason, note, before, after)
+SELECT @actor, @token, @action, p.id || '.' || p.handler_id, p.source_id, p.handler_id, p.id, @job::bigint, @reason, @note,
        jsonb_build_object('status', p.status, 'claim_seq', p.claim_seq, 'retry_count', p.retry_count, 'last_error', p.last_error),
        jsonb_build_object('status', @result::text)
 FROM parked AS p
@@ -39,7 +39,7 @@ FROM parked AS p
 func (db *DB) Retry(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64) (inbox.DeliveryState, error) {
 	args := pgx.StrictNamedArgs{
 		"id": id.Message, "handler": id.Handler, "claim_seq": claimSeq, "result": string(inbox.Pending),
-		"action": string(inbox.DeliveryRetry),
+		"action": string(inbox.DeliveryRetry), "job": nil,
 	}
 	return db.act(ctx, "retry", id, claimSeq, retryParked, withActor(by, args))
 }
@@ -66,7 +66,7 @@ func (db *DB) Finish(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, c
 	}
 	args := pgx.StrictNamedArgs{
 		"id": id.Message, "handler": id.Handler, "claim_seq": claimSeq, "result": string(result), "action": string(action),
-		"error": storableText(by.Reason),
+		"error": storableText(by.Reason), "job": nil,
 	}
 	return db.act(ctx, "finish", id, claimSeq, finishParked, withActor(by, args))
 }
@@ -101,50 +101,6 @@ func whyNot(d inbox.DeliveryState, claimSeq int64) error {
 		return &inbox.ConflictError{Detail: fmt.Sprintf("The delivery has moved on: its claim_seq is %d, not %d.", d.ClaimSeq, claimSeq)}
 	}
 	return &inbox.ConflictError{Detail: "The delivery's handler was deleted."}
-}
-
-// parkedPage is how many deliveries RetryParked moves in one transaction: few enough that no processor
-// waits long for a row.
-const parkedPage = 1000
-
-const (
-	lastParked = `
-SELECT coalesce((SELECT id FROM delivery WHERE handler_id = @handler AND status = 'MANUAL_REQUIRED'
-                 ORDER BY id DESC LIMIT 1), 0)`
-
-	retryParkedPage = `
-WITH parked AS (
-    SELECT * FROM delivery
-    WHERE handler_id = @handler AND status = 'MANUAL_REQUIRED' AND id > @after AND id <= @last
-    ORDER BY id LIMIT @page
-    FOR UPDATE SKIP LOCKED
-), retried AS (
-    UPDATE delivery AS d SET status = 'PENDING', retry_count = 0, next_retry_time = now()
-    FROM parked AS p WHERE d.id = p.id AND d.handler_id = @handler
-    RETURNING d.id
-), audited AS (` + auditParked + `)
-SELECT count(*), coalesce(max(id), 0) FROM retried`
-)
-
-// RetryParked makes all deliveries PENDING that are parked at a handler, in pages, each of them one short
-// transaction. It returns how many, also together with an error that ended it early.
-func (db *DB) RetryParked(ctx context.Context, by inbox.Actor, handler int64) (retried int, err error) {
-	// What is parked from now on, perhaps by this very retry, is left for another call.
-	var last, after int64
-	if err := db.pool.QueryRow(ctx, lastParked, planned, pgx.StrictNamedArgs{"handler": handler}).Scan(&last); err != nil {
-		return 0, fmt.Errorf("look for parked deliveries: %w", mapError(err))
-	}
-	for n := parkedPage; n == parkedPage; retried += n {
-		n = 0
-		args := withActor(by, pgx.StrictNamedArgs{
-			"handler": handler, "after": after, "last": last, "page": parkedPage, "result": string(inbox.Pending),
-			"action": string(inbox.DeliveryRetry),
-		})
-		if err := db.pool.QueryRow(ctx, retryParkedPage, planned, args).Scan(&n, &after); err != nil {
-			return retried, fmt.Errorf("retry parked deliveries: %w", mapError(err))
-		}
-	}
-	return retried, nil
 }
 
 const (

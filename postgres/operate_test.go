@@ -298,50 +298,6 @@ SELECT id, handler_id, source_id, received_at, now(), claim_seq, replay_no, 'DON
 	f.checkClean(t)
 }
 
-func TestRetryParked(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	const parked = 2500
-	other := f.addHandler(t, "other")
-	f.readVersion(t)
-	var messages []inbox.Message
-	for i := range parked {
-		m := f.message(fmt.Sprintf("m%d", i))
-		m.Routes = append(m.Routes, inbox.Route{HandlerID: other, MaxRetryCount: 2})
-		messages = append(messages, m)
-	}
-	f.insert(t, messages...)
-	f.exec(t, `UPDATE delivery SET status = 'MANUAL_REQUIRED', next_retry_time = 'infinity', retry_count = 2`)
-	// One is just acted upon by somebody else.
-	tx, err := f.pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := tx.Exec(t.Context(), `SELECT FROM delivery WHERE handler_id = $1 ORDER BY id LIMIT 1 FOR UPDATE`, f.handler); err != nil {
-		t.Fatal(err)
-	}
-	retried, err := f.RetryParked(t.Context(), operator, f.handler)
-	if err := tx.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err != nil || retried != parked-1 {
-		t.Errorf("RetryParked = %d, %v, want %d", retried, err, parked-1)
-	}
-	if n := f.value(t, fmt.Sprintf(`SELECT count(*) FROM delivery WHERE handler_id = %d AND status = 'PENDING' AND retry_count = 0
-AND next_retry_time <= now()`, f.handler)); n != parked-1 {
-		t.Errorf("%d deliveries are PENDING, want %d", n, parked-1)
-	}
-	if n := f.value(t, fmt.Sprintf(`SELECT count(*) FROM delivery WHERE handler_id = %d AND status = 'MANUAL_REQUIRED'`, other)); n != parked {
-		t.Errorf("%d deliveries of the other handler are parked, want %d", n, parked)
-	}
-	if retried, err = f.RetryParked(t.Context(), operator, f.handler); err != nil || retried != 1 {
-		t.Errorf("RetryParked again = %d, %v, want 1", retried, err)
-	}
-	if retried, err = f.RetryParked(t.Context(), operator, f.handler); err != nil || retried != 0 {
-		t.Errorf("RetryParked with nothing parked = %d, %v, want 0", retried, err)
-	}
-}
-
 func TestTokens(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -58,6 +59,8 @@ type Leader struct {
 	owner     string
 	log       zerolog.Logger
 
+	leads atomic.Bool // whether it leads, for others to ask
+
 	leading   prometheus.Gauge
 	reclaimed prometheus.Counter
 	pending   *prometheus.GaugeVec
@@ -95,6 +98,9 @@ func NewLeader(cfg LeaderConfig) *Leader {
 	cfg.Registerer.MustRegister(l.leading, l.reclaimed, l.pending, l.oldest, l.parked, l.parking)
 	return l
 }
+
+// Leading reports whether this instance leads, as far as it knows: the lease may just have run out.
+func (l *Leader) Leading() bool { return l.leads.Load() }
 
 // Run leads whenever it can until ctx is done, and then yields.
 func (l *Leader) Run(ctx context.Context) error {
@@ -183,6 +189,7 @@ func (l *Leader) work(ctx context.Context) error {
 // begin starts a term, or ends one when another instance leads.
 func (l *Leader) begin(term int64) {
 	l.term, l.safeSince, l.daily, l.counted = term, time.Time{}, time.Time{}, time.Time{}
+	l.leads.Store(term != 0)
 	if term == 0 {
 		l.leading.Set(0)
 		l.pending.Reset()

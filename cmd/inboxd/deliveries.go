@@ -31,6 +31,14 @@ func (f *deliveryFilter) collect(ctx context.Context, api *client.Client, pages 
 	})
 }
 
+// jobFilter is the filter as jobs take it.
+func (f *deliveryFilter) jobFilter() client.JobFilter {
+	return client.JobFilter{
+		Source: f.Source, Handler: f.Handler, MessageType: f.Type, MessageID: f.MessageID, BizKey: f.BizKey, OrderingKey: f.OrderingKey,
+		ErrorClass: (*client.JobFilterErrorClass)(f.ErrorClass), ResponseStatus: f.ResponseStatus, From: f.From, To: f.To,
+	}
+}
+
 type deliveriesList struct {
 	remoteFlags
 	pageFlags

@@ -49,6 +49,7 @@ type gateway struct {
 	ingest    *ingest.Server       // nil without the role ingest
 	processor *processor.Processor // nil without the role processor
 	leader    *processor.Leader    // nil without the role processor
+	jobs      *processor.Jobs      // nil without the role processor
 	catalog   *providers.Catalog
 	dialer    *egress.Dialer // to handlers
 	forwarder *processor.Forwarder
@@ -116,6 +117,9 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 		})
 		g.leader = processor.NewLeader(processor.LeaderConfig{
 			Store: g.db, Snapshots: g.snapshots, Owner: g.owner, Registerer: g.registry, Logger: log,
+		})
+		g.jobs = processor.NewJobs(processor.JobsConfig{
+			Store: g.adminDB, Leading: g.leader.Leading, Ready: g.committed, Registerer: g.registry, Logger: log,
 		})
 	}
 	if g.has("ingest") {
@@ -190,6 +194,7 @@ func (g *gateway) run(ctx context.Context) error {
 	if g.processor != nil {
 		group.Go(func() error { return g.processor.Run(ctx) })
 		group.Go(func() error { return g.leader.Run(ctx) })
+		group.Go(func() error { return g.jobs.Run(ctx) })
 		group.Go(func() error { return g.hints.Listen(ctx, g.processor.Wake) })
 	}
 	group.Go(func() error {

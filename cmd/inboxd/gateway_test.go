@@ -527,7 +527,7 @@ func TestFailedMessageIsRetriedByUs(t *testing.T) { // [A16]
 	mu.Lock()
 	broken = false
 	mu.Unlock()
-	i.call(t, http.MethodPost, "/handlers/books/retry-parked", map[string]any{}, nil)
+	i.call(t, http.MethodPost, "/jobs", map[string]any{"action": "retry", "filter": map[string]any{"handler": "books"}}, nil)
 	eventually(t, 10*time.Second, "it is DONE", func() bool { return w.count(t, `SELECT count(*) FROM outcome WHERE result = 'DONE'`) == 1 })
 	w.checkClean(t)
 }

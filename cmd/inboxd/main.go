@@ -43,7 +43,8 @@ type commands struct {
 	Messages   messagesCommand   `cmd:"" help:"What was received, over the operators' API."`
 	Deliveries deliveriesCommand `cmd:"" help:"Messages on their way to a handler, over the operators' API."`
 	Parked     parkedCommand     `cmd:"" help:"Deliveries that wait for a person, over the operators' API."`
-	Replay     replayCommand     `cmd:"" help:"Deliver a message again, over the operators' API."`
+	Replay     replayCommand     `cmd:"" help:"Deliver again what has ended, over the operators' API."`
+	Jobs       jobsCommand       `cmd:"" help:"Actions on many deliveries, over the operators' API."`
 	Lookup     lookupCommand     `cmd:"" help:"All about a key, over the operators' API."`
 
 	Stats  statsCommand  `cmd:"" help:"Rates, backlog, latency and what is parked, over the operators' API."`

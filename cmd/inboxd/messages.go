@@ -134,22 +134,3 @@ func (cmd *lookupCommand) Run(ctx context.Context, c *console) error {
 		deliveryTable(w, deliveries)
 	})
 }
-
-type replayCommand struct {
-	remoteFlags
-	Message string   `arg:"" help:"The message's number."`
-	Handler []string `placeholder:"NAME,…" help:"Only to these handlers."`
-	Reason  *string  `placeholder:"TEXT" help:"Why."`
-}
-
-func (cmd *replayCommand) Run(ctx context.Context, c *console) error {
-	api, err := cmd.connect()
-	if err != nil {
-		return err
-	}
-	found, err := client.Read[client.Replayed](api.ReplayMessage(ctx, cmd.Message, client.Replay{Handlers: cmd.Handler, Reason: cmd.Reason}))
-	if err != nil {
-		return err
-	}
-	return cmd.show(c, found, func(w io.Writer) { deliveryTable(w, found.Deliveries) })
-}
