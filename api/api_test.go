@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,6 +54,8 @@ type gateway struct {
 type checker struct{ catalog *providers.Catalog }
 
 func (checker) CheckHost(host string) error { return egress.New(egress.Policy{}).CheckHost(host) }
+
+func (checker) Certificate(*inbox.Handler) *x509.Certificate { return nil }
 
 func (c checker) SignatureHeader(s *inbox.Source) string { return c.catalog.SignatureHeader(s) }
 

@@ -30,7 +30,7 @@ func (s *server) ListHandlers(ctx context.Context, _ ListHandlersRequestObject) 
 	}
 	list := ListHandlers200JSONResponse{Items: make([]HandlerView, len(handlers))}
 	for i, h := range handlers {
-		list.Items[i] = showHandler(h)
+		list.Items[i] = s.showHandler(h)
 	}
 	return list, nil
 }
@@ -48,6 +48,7 @@ func (s *server) CreateHandler(ctx context.Context, request CreateHandlerRequest
 		Backoff:           inbox.Backoff{Base: duration(or(in.BackoffBase, defaultBackoffBase)), Cap: duration(or(in.BackoffCap, defaultBackoffCap))},
 		PermanentStatuses: in.PermanentStatuses,
 		Paused:            or(in.Paused, false),
+		Credentials:       toCredentials(in.Credentials),
 	}
 	if h.MessageTypes == nil {
 		h.MessageTypes = []string{"*"}
@@ -61,11 +62,16 @@ func (s *server) CreateHandler(ctx context.Context, request CreateHandlerRequest
 	if err := s.checkURL(h.URL); err != nil {
 		return nil, err
 	}
+	if !h.Credentials.Empty() {
+		if err := s.checkHandler(h); err != nil {
+			return nil, err
+		}
+	}
 	if err := s.store.CreateHandler(ctx, actor(ctx), h); err != nil {
 		return nil, orNameTaken(err, "handler", in.Name)
 	}
 	s.reload(ctx)
-	return CreateHandler201JSONResponse{Handler: showHandler(h), Secret: secret}, nil
+	return CreateHandler201JSONResponse{Handler: s.showHandler(h), Secret: secret}, nil
 }
 
 // GetHandler implements the operation.
@@ -74,7 +80,7 @@ func (s *server) GetHandler(ctx context.Context, request GetHandlerRequestObject
 	if err != nil {
 		return nil, orNotFound(err, "handler", request.Name)
 	}
-	return GetHandler200JSONResponse(showHandler(h)), nil
+	return GetHandler200JSONResponse(s.showHandler(h)), nil
 }
 
 // ChangeHandler implements the operation.
@@ -89,6 +95,11 @@ func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequest
 		}
 	}
 	h, err := s.store.ChangeHandler(ctx, actor(ctx), request.Name, func(h *inbox.Handler) error {
+		moved := in.URL != nil && *in.URL != h.URL
+		if moved && !h.Credentials.Empty() && in.Credentials == nil {
+			// Else whoever may change a URL could have them sent to a place of his own.
+			return invalid("credentials", "must be given again, since the URL changes; {} takes them away")
+		}
 		h.URL = or(in.URL, h.URL)
 		h.Concurrency = or(in.Concurrency, h.Concurrency)
 		h.MaxRetryCount = or(in.MaxRetryCount, h.MaxRetryCount)
@@ -111,13 +122,20 @@ func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequest
 		if in.BackoffCap != nil {
 			h.Backoff.Cap = duration(*in.BackoffCap)
 		}
+		if in.Credentials != nil {
+			if h.Credentials = toCredentials(in.Credentials); !h.Credentials.Empty() {
+				if err := s.checkHandler(h); err != nil {
+					return err
+				}
+			}
+		}
 		return checkBackoff(h)
 	})
 	if err != nil {
 		return nil, orNotFound(err, "handler", request.Name)
 	}
 	s.reload(ctx)
-	return ChangeHandler200JSONResponse(showHandler(h)), nil
+	return ChangeHandler200JSONResponse(s.showHandler(h)), nil
 }
 
 // DeleteHandler implements the operation.
@@ -150,7 +168,7 @@ func (s *server) pause(ctx context.Context, why *Reason, name string, paused boo
 		return HandlerView{}, orNotFound(err, "handler", name)
 	}
 	s.reload(ctx)
-	return showHandler(h), nil
+	return s.showHandler(h), nil
 }
 
 // pingTimeout bounds a ping: somebody waits for its answer.
@@ -214,9 +232,10 @@ func checkBackoff(h *inbox.Handler) error {
 	return nil
 }
 
-func showHandler(h *inbox.Handler) HandlerView {
+func (s *server) showHandler(h *inbox.Handler) HandlerView {
 	return HandlerView{
 		Name: h.Name, URL: h.URL, Sources: h.Sources, MessageTypes: h.MessageTypes, SecretCount: len(h.Secrets), SecretError: orNil(h.SecretFault),
+		Credentials: s.showCredentials(h),
 		Concurrency: h.Concurrency, Timeout: formatDuration(h.Timeout), MaxRetryCount: h.MaxRetryCount,
 		BackoffBase: formatDuration(h.Backoff.Base), BackoffCap: formatDuration(h.Backoff.Cap),
 		PermanentStatuses: append([]int{}, h.PermanentStatuses...), Paused: h.Paused,

@@ -158,13 +158,6 @@ func (s *server) changeHandlerSecrets(
 	return h, nil
 }
 
-func (s *server) checkHandler(h *inbox.Handler) error {
-	if err := s.checker.CheckHandler(h); err != nil {
-		return &apiError{kind: ProblemInvalid, detail: err.Error()}
-	}
-	return nil
-}
-
 // retire returns the secrets without the one of that id, if another one without an end is left: else they would
 // all be gone at some hour of the night.
 func retire(secrets []inbox.Secret, info []inbox.SecretInfo, id string) ([]inbox.Secret, error) {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/x509"
 	"net/http"
 	"time"
 
@@ -37,8 +38,11 @@ type Checker interface {
 	CheckSource(*inbox.Source) error
 	// SignatureHeader names the header in which a source's requests prove themselves; "" for none.
 	SignatureHeader(*inbox.Source) string
-	// CheckHandler refuses a handler that nothing could be sent to with what it has: a secret that doesn't sign.
+	// CheckHandler refuses a handler that nothing could be sent to with what it has: a secret that doesn't sign,
+	// credentials that can't be used, with an InvalidError where a field is wrong.
 	CheckHandler(*inbox.Handler) error
+	// Certificate returns the handler's client certificate; nil for none, or one that can't be found.
+	Certificate(*inbox.Handler) *x509.Certificate
 	// CheckHost refuses the host of a URL that the egress rules never allow, whatever it resolves to.
 	CheckHost(host string) error
 }

@@ -266,6 +266,24 @@ func (e NewJobAction) Valid() bool {
 	}
 }
 
+// Defines values for OAuth2CredentialClientIn.
+const (
+	OAuth2CredentialClientInBody   OAuth2CredentialClientIn = "body"
+	OAuth2CredentialClientInHeader OAuth2CredentialClientIn = "header"
+)
+
+// Valid indicates whether the value is a known member of the OAuth2CredentialClientIn enum.
+func (e OAuth2CredentialClientIn) Valid() bool {
+	switch e {
+	case OAuth2CredentialClientInBody:
+		return true
+	case OAuth2CredentialClientInHeader:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ParkingPlacePlace.
 const (
 	ParkingPlacePlaceHandlerDeleted ParkingPlacePlace = "handler_deleted"
@@ -447,6 +465,7 @@ const (
 	ErrorClassFilterStatus       ErrorClassFilter = "status"
 	ErrorClassFilterTLS          ErrorClassFilter = "tls"
 	ErrorClassFilterTimeout      ErrorClassFilter = "timeout"
+	ErrorClassFilterToken        ErrorClassFilter = "token"
 )
 
 // Valid indicates whether the value is a known member of the ErrorClassFilter enum.
@@ -468,6 +487,8 @@ func (e ErrorClassFilter) Valid() bool {
 		return true
 	case ErrorClassFilterTimeout:
 		return true
+	case ErrorClassFilterToken:
+		return true
 	default:
 		return false
 	}
@@ -483,6 +504,7 @@ const (
 	ListAttemptsParamsErrorClassStatus       ListAttemptsParamsErrorClass = "status"
 	ListAttemptsParamsErrorClassTLS          ListAttemptsParamsErrorClass = "tls"
 	ListAttemptsParamsErrorClassTimeout      ListAttemptsParamsErrorClass = "timeout"
+	ListAttemptsParamsErrorClassToken        ListAttemptsParamsErrorClass = "token"
 )
 
 // Valid indicates whether the value is a known member of the ListAttemptsParamsErrorClass enum.
@@ -504,6 +526,8 @@ func (e ListAttemptsParamsErrorClass) Valid() bool {
 		return true
 	case ListAttemptsParamsErrorClassTimeout:
 		return true
+	case ListAttemptsParamsErrorClassToken:
+		return true
 	default:
 		return false
 	}
@@ -519,6 +543,7 @@ const (
 	ListDeliveriesParamsErrorClassStatus       ListDeliveriesParamsErrorClass = "status"
 	ListDeliveriesParamsErrorClassTLS          ListDeliveriesParamsErrorClass = "tls"
 	ListDeliveriesParamsErrorClassTimeout      ListDeliveriesParamsErrorClass = "timeout"
+	ListDeliveriesParamsErrorClassToken        ListDeliveriesParamsErrorClass = "token"
 )
 
 // Valid indicates whether the value is a known member of the ListDeliveriesParamsErrorClass enum.
@@ -539,6 +564,8 @@ func (e ListDeliveriesParamsErrorClass) Valid() bool {
 	case ListDeliveriesParamsErrorClassTLS:
 		return true
 	case ListDeliveriesParamsErrorClassTimeout:
+		return true
+	case ListDeliveriesParamsErrorClassToken:
 		return true
 	default:
 		return false
@@ -651,6 +678,15 @@ type Backlog struct {
 	Waiting        Count `json:"waiting"`
 }
 
+// BasicCredential defines model for BasicCredential.
+type BasicCredential struct {
+	// Password May be empty.
+	Password *string `json:"password,omitempty" validate:"required,max=16384"`
+
+	// Username Without a colon.
+	Username string `json:"username" validate:"required,max=1024"`
+}
+
 // Count defines model for Count.
 type Count struct {
 	// AtLeast Counting stopped here.
@@ -674,6 +710,34 @@ type CreatedToken struct {
 	// Secret What to send as bearer. It is shown this once.
 	Secret string    `json:"secret"`
 	Token  TokenView `json:"token"`
+}
+
+// CredentialHeader defines model for CredentialHeader.
+type CredentialHeader struct {
+	// Name None that inboxd or the connection sets itself.
+	Name string `json:"name" validate:"required,max=256"`
+
+	// Value Its value.
+	Value *string `json:"value,omitempty" validate:"required,min=1,max=16384"`
+}
+
+// Credentials What the handler is shown beside the signature, to know inboxd by. At most one of `bearer`, `basic`, `oauth2` and a header Authorization.
+// Each secret and each PEM may be env:NAME or file:/path instead, which every instance looks up. They are stored sealed.
+type Credentials struct {
+	Basic *BasicCredential `json:"basic,omitempty"`
+
+	// Bearer A token, RFC 6750.
+	Bearer *string `json:"bearer,omitempty" validate:"omitnil,min=1,max=16384"`
+
+	// Headers Set on every request, in place of what the provider sent by these names.
+	Headers []CredentialHeader `json:"headers,omitempty" validate:"omitempty,max=20,dive"`
+
+	// OAuth2 A bearer token by the client credentials grant, RFC 6749 section 4.4. It is kept until it ends; when the handler answers 401, it is forgotten
+	// once. The token endpoint is under the egress rules, as the handler is.
+	OAuth2 *OAuth2Credential `json:"oauth2,omitempty"`
+
+	// TLS Needs a URL with https.
+	TLS *TLSCredential `json:"tls,omitempty"`
 }
 
 // Delivery defines model for Delivery.
@@ -785,20 +849,23 @@ type FoundList struct {
 
 // HandlerView defines model for Handler.
 type HandlerView struct {
-	BackoffBase       string    `json:"backoff_base"`
-	BackoffCap        string    `json:"backoff_cap"`
-	Concurrency       int       `json:"concurrency"`
-	CreatedAt         time.Time `json:"created_at"`
-	MaxRetryCount     int       `json:"max_retry_count"`
-	MessageTypes      []string  `json:"message_types"`
-	Name              string    `json:"name"`
-	Paused            bool      `json:"paused"`
-	PermanentStatuses []int     `json:"permanent_statuses"`
+	BackoffBase string    `json:"backoff_base"`
+	BackoffCap  string    `json:"backoff_cap"`
+	Concurrency int       `json:"concurrency"`
+	CreatedAt   time.Time `json:"created_at"`
+
+	// Credentials What there is, without any secret. Empty if it can't be opened; `secret_error` says why.
+	Credentials       *ShownCredentials `json:"credentials,omitempty"`
+	MaxRetryCount     int               `json:"max_retry_count"`
+	MessageTypes      []string          `json:"message_types"`
+	Name              string            `json:"name"`
+	Paused            bool              `json:"paused"`
+	PermanentStatuses []int             `json:"permanent_statuses"`
 
 	// SecretCount How many secrets sign what it is sent; they are never shown.
 	SecretCount int `json:"secret_count"`
 
-	// SecretError Why its secrets can't be used on the instance that answers. Until that is mended nothing is sent.
+	// SecretError Why its secrets or credentials can't be used on the instance that answers. Until that is mended nothing is sent.
 	SecretError *string   `json:"secret_error,omitempty"`
 	Sources     []string  `json:"sources"`
 	Timeout     string    `json:"timeout"`
@@ -808,16 +875,19 @@ type HandlerView struct {
 
 // HandlerChange defines model for HandlerChange.
 type HandlerChange struct {
-	BackoffBase       *string  `json:"backoff_base,omitempty" validate:"omitnil,duration=1ms 24h"`
-	BackoffCap        *string  `json:"backoff_cap,omitempty" validate:"omitnil,duration=1ms 168h"`
-	Concurrency       *int     `json:"concurrency,omitempty" validate:"omitnil,min=1,max=1000"`
-	MaxRetryCount     *int     `json:"max_retry_count,omitempty" validate:"omitnil,min=0,max=100"`
-	MessageTypes      []string `json:"message_types,omitempty" validate:"omitnil,min=1,max=100,dive,max=512,glob"`
-	Paused            *bool    `json:"paused,omitempty"`
-	PermanentStatuses []int    `json:"permanent_statuses,omitempty" validate:"omitempty,max=100,dive,min=300,max=599"`
-	Sources           []string `json:"sources,omitempty" validate:"omitnil,min=1,max=100,dive,required,max=63"`
-	Timeout           *string  `json:"timeout,omitempty" validate:"omitnil,duration=1s 10m"`
-	URL               *string  `json:"url,omitempty" validate:"omitnil,max=2048,handler_url"`
+	BackoffBase *string `json:"backoff_base,omitempty" validate:"omitnil,duration=1ms 24h"`
+	BackoffCap  *string `json:"backoff_cap,omitempty" validate:"omitnil,duration=1ms 168h"`
+	Concurrency *int    `json:"concurrency,omitempty" validate:"omitnil,min=1,max=1000"`
+
+	// Credentials They replace what was there as a whole; {} takes it away. A change of the URL needs them, if there are any.
+	Credentials       *Credentials `json:"credentials,omitempty"`
+	MaxRetryCount     *int         `json:"max_retry_count,omitempty" validate:"omitnil,min=0,max=100"`
+	MessageTypes      []string     `json:"message_types,omitempty" validate:"omitnil,min=1,max=100,dive,max=512,glob"`
+	Paused            *bool        `json:"paused,omitempty"`
+	PermanentStatuses []int        `json:"permanent_statuses,omitempty" validate:"omitempty,max=100,dive,min=300,max=599"`
+	Sources           []string     `json:"sources,omitempty" validate:"omitnil,min=1,max=100,dive,required,max=63"`
+	Timeout           *string      `json:"timeout,omitempty" validate:"omitnil,duration=1s 10m"`
+	URL               *string      `json:"url,omitempty" validate:"omitnil,max=2048,handler_url"`
 }
 
 // HandlerList defines model for HandlerList.
@@ -1066,6 +1136,10 @@ type NewHandler struct {
 	// Concurrency Requests under way at once from one instance.
 	Concurrency *int `json:"concurrency,omitempty" validate:"omitnil,min=1,max=1000"`
 
+	// Credentials What the handler is shown beside the signature, to know inboxd by. At most one of `bearer`, `basic`, `oauth2` and a header Authorization.
+	// Each secret and each PEM may be env:NAME or file:/path instead, which every instance looks up. They are stored sealed.
+	Credentials *Credentials `json:"credentials,omitempty"`
+
 	// MaxRetryCount Retries after the first attempt. Then the delivery is parked.
 	MaxRetryCount *int `json:"max_retry_count,omitempty" validate:"omitnil,min=0,max=100"`
 
@@ -1175,6 +1249,28 @@ type NotRouted struct {
 	Handler string `json:"handler"`
 	Reason  string `json:"reason"`
 }
+
+// OAuth2Credential A bearer token by the client credentials grant, RFC 6749 section 4.4. It is kept until it ends; when the handler answers 401, it is forgotten
+// once. The token endpoint is under the egress rules, as the handler is.
+type OAuth2Credential struct {
+	// Ca Certificates in PEM; one of them must have signed that of the token endpoint. Left out, the system's.
+	Ca       *string `json:"ca,omitempty" validate:"omitnil,min=1,max=16384"`
+	ClientID string  `json:"client_id" validate:"required,max=1024"`
+
+	// ClientIn Where the token endpoint takes client_id and client_secret.
+	ClientIn *OAuth2CredentialClientIn `json:"client_in,omitempty" validate:"omitnil,oneof=header body"`
+
+	// ClientSecret What the client proves itself with.
+	ClientSecret *string `json:"client_secret,omitempty" validate:"required,min=1,max=16384"`
+
+	// Params What else the token endpoint wants, such as audience.
+	Params   map[string]string `json:"params,omitempty" validate:"omitempty,max=20,dive,keys,required,max=256,endkeys,max=2048"`
+	Scopes   []string          `json:"scopes,omitempty" validate:"omitempty,max=50,dive,required,max=256"`
+	TokenURL string            `json:"token_url" validate:"required,max=2048,handler_url"`
+}
+
+// OAuth2CredentialClientIn Where the token endpoint takes client_id and client_secret.
+type OAuth2CredentialClientIn string
 
 // Outcome defines model for Outcome.
 type Outcome struct {
@@ -1393,6 +1489,44 @@ type SecretRotation struct {
 	Secret *string `json:"secret,omitempty" validate:"required,min=1,max=16384"`
 }
 
+// ShownBasic defines model for ShownBasic.
+type ShownBasic struct {
+	Username string `json:"username"`
+}
+
+// ShownCredentials What there is, without any secret. Empty if it can't be opened; `secret_error` says why.
+type ShownCredentials struct {
+	Basic  *ShownBasic `json:"basic,omitempty"`
+	Bearer *bool       `json:"bearer,omitempty"`
+
+	// Headers Their names.
+	Headers []string     `json:"headers,omitempty"`
+	OAuth2  *ShownOAuth2 `json:"oauth2,omitempty"`
+	TLS     *ShownTLS    `json:"tls,omitempty"`
+}
+
+// ShownOAuth2 defines model for ShownOAuth2.
+type ShownOAuth2 struct {
+	ClientID string `json:"client_id"`
+	ClientIn string `json:"client_in"`
+	OwnCa    bool   `json:"own_ca"`
+
+	// Params Their names.
+	Params   []string `json:"params,omitempty"`
+	Scopes   []string `json:"scopes,omitempty"`
+	TokenURL string   `json:"token_url"`
+}
+
+// ShownTLS defines model for ShownTLS.
+type ShownTLS struct {
+	// NotAfter When the client certificate ends.
+	NotAfter *time.Time `json:"not_after,omitempty"`
+	OwnCa    bool       `json:"own_ca"`
+
+	// Subject Of the client certificate; left out if there is none, or it can't be found.
+	Subject *string `json:"subject,omitempty"`
+}
+
 // Source defines model for Source.
 type Source struct {
 	// BodyLimit Bytes; 0 is the server's default.
@@ -1482,6 +1616,18 @@ type System struct {
 
 	// Version Of the instance that answers.
 	Version string `json:"version"`
+}
+
+// TLSCredential Needs a URL with https.
+type TLSCredential struct {
+	// Ca Certificates in PEM; one of them must have signed the handler's. Left out, the system's.
+	Ca *string `json:"ca,omitempty" validate:"omitnil,min=1,max=16384"`
+
+	// Certificate inboxd's client certificate with its chain, in PEM.
+	Certificate *string `json:"certificate,omitempty" validate:"omitnil,min=1,max=16384"`
+
+	// Key The certificate's key, in PEM.
+	Key *string `json:"key,omitempty" validate:"omitnil,min=1,max=16384"`
 }
 
 // Table defines model for Table.
@@ -1604,7 +1750,7 @@ type ListAttemptsParams struct {
 	Message *MessageFilter `form:"message,omitempty" json:"message,omitempty"`
 
 	// ErrorClass An attempt of the delivery failed in this way.
-	ErrorClass *ListAttemptsParamsErrorClass `form:"error_class,omitempty" json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request lease_expired"`
+	ErrorClass *ListAttemptsParamsErrorClass `form:"error_class,omitempty" json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request token lease_expired"`
 
 	// ResponseStatus What the handler answered.
 	ResponseStatus *ResponseStatusFilter `form:"response_status,omitempty" json:"response_status,omitempty" validate:"omitnil,min=100,max=599"`
@@ -1671,7 +1817,7 @@ type ListDeliveriesParams struct {
 	OrderingKey *OrderingKeyFilter `form:"ordering_key,omitempty" json:"ordering_key,omitempty"`
 
 	// ErrorClass An attempt of the delivery failed in this way.
-	ErrorClass *ListDeliveriesParamsErrorClass `form:"error_class,omitempty" json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request lease_expired"`
+	ErrorClass *ListDeliveriesParamsErrorClass `form:"error_class,omitempty" json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request token lease_expired"`
 
 	// ResponseStatus A failed attempt of the delivery was answered so, with `error_class` one of that class; below 300, the
 	// answer that ended the delivery.

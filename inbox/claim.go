@@ -38,6 +38,7 @@ const (
 	ClassRefused      Class = "refused"       // the egress rules don't allow the address
 	ClassRedirect     Class = "redirect"      // an answer 3xx; redirects are not followed
 	ClassRequest      Class = "request"       // the request could not be built: the handler's URL is not usable
+	ClassToken        Class = "token"         // the handler's token endpoint gave no token
 	ClassLeaseExpired Class = "lease_expired" // the processor did not report within the lease
 )
 

@@ -28,3 +28,12 @@ var (
 	// ErrNameTaken: another source, handler or token has this name.
 	ErrNameTaken = errors.New("the name is taken")
 )
+
+// InvalidError is a field of what an operator gave that can't be used. It repeats no secret.
+type InvalidError struct {
+	Field  string // as the API has it, such as credentials.headers[0].name
+	Detail string
+}
+
+// Error names the field.
+func (e *InvalidError) Error() string { return e.Field + " " + e.Detail }

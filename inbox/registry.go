@@ -43,6 +43,8 @@ type Handler struct {
 	SecretFault string       // as a source's; nothing is sent then
 	SecretInfo  []SecretInfo // as a source's
 
+	Credentials *Credentials // nil for none
+
 	Concurrency       int           // requests under way at once in one instance, 1 to 1000
 	Timeout           time.Duration // of one attempt, 1 s to 10 min
 	MaxRetryCount     int           // retries after the first attempt, 0 to 100

@@ -78,6 +78,7 @@ type auditedHandler struct {
 	Sources           []string `json:"sources"`
 	MessageTypes      []string `json:"message_types"`
 	Secrets           []string `json:"secrets"`
+	Credentials       []string `json:"credentials"`
 	Concurrency       int      `json:"concurrency"`
 	Timeout           string   `json:"timeout"`
 	MaxRetryCount     int      `json:"max_retry_count"`
@@ -87,10 +88,16 @@ type auditedHandler struct {
 	Paused            bool     `json:"paused"`
 }
 
-func auditHandler(h *inbox.Handler, before []inbox.SecretInfo) *auditedHandler {
+func auditHandler(h *inbox.Handler, before []inbox.SecretInfo, had *inbox.Credentials) *auditedHandler {
+	credentials := h.Credentials.Kinds()
+	if !h.Credentials.Equal(had) {
+		for i := range credentials {
+			credentials[i] += " (new)"
+		}
+	}
 	return &auditedHandler{
 		URL: h.URL, Sources: h.Sources, MessageTypes: h.MessageTypes, Secrets: maskSecrets(h.SecretInfo, before),
-		Concurrency: h.Concurrency, Timeout: h.Timeout.String(), MaxRetryCount: h.MaxRetryCount,
+		Credentials: credentials, Concurrency: h.Concurrency, Timeout: h.Timeout.String(), MaxRetryCount: h.MaxRetryCount,
 		BackoffBase: h.Backoff.Base.String(), BackoffCap: h.Backoff.Cap.String(),
 		PermanentStatuses: append([]int{}, h.PermanentStatuses...), Paused: h.Paused,
 	}

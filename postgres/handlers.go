@@ -23,7 +23,7 @@ func (db *DB) Handlers(ctx context.Context) ([]*inbox.Handler, error) {
 
 const readHandler = `
 SELECT id, name, url, sources, message_types, secrets, secret_info, concurrency, timeout, max_retry_count, backoff_base,
-       backoff_cap, permanent_statuses, paused, created_at, updated_at, now()
+       backoff_cap, permanent_statuses, paused, credentials, created_at, updated_at, now()
 FROM handler WHERE name = @name AND deleted_at IS NULL`
 
 // Handler returns the handler of that name, or ErrNotFound.
@@ -38,9 +38,9 @@ func (db *DB) Handler(ctx context.Context, name string) (*inbox.Handler, error) 
 
 const insertHandler = `
 INSERT INTO handler (name, url, sources, message_types, secrets, secret_info, concurrency, timeout, max_retry_count,
-                     backoff_base, backoff_cap, permanent_statuses, paused)
+                     backoff_base, backoff_cap, permanent_statuses, paused, credentials)
 VALUES (@name, @url, @sources, @message_types, @secrets, @secret_info, @concurrency, @timeout, @max_retry_count,
-        @backoff_base, @backoff_cap, @permanent_statuses, @paused)
+        @backoff_base, @backoff_cap, @permanent_statuses, @paused, @credentials)
 RETURNING id, created_at, updated_at`
 
 // CreateHandler stores a new handler and fills in its number and times. It fails with ErrNameTaken if
@@ -50,18 +50,22 @@ func (db *DB) CreateHandler(ctx context.Context, by inbox.Actor, h *inbox.Handle
 	if err != nil {
 		return fmt.Errorf("create handler %q: %w", h.Name, err)
 	}
+	credentials, err := db.sealCredentials(h.Name, h.Credentials, nil)
+	if err != nil {
+		return fmt.Errorf("create handler %q: %w", h.Name, err)
+	}
 	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
 		now, err := databaseTime(ctx, tx)
 		if err != nil {
 			return err
 		}
 		args := handlerArgs(h, secrets)
-		args["name"] = h.Name
+		args["name"], args["credentials"] = h.Name, credentials
 		h.SecretInfo, args["secret_info"] = storeInfo(h.Secrets, nil, secrets, now)
 		if err := tx.QueryRow(ctx, insertHandler, args).Scan(&h.ID, &h.CreatedAt, &h.UpdatedAt); err != nil {
 			return err
 		}
-		return audit(ctx, tx, by, change{action: inbox.HandlerCreate, object: h.Name, handler: h.ID, after: auditHandler(h, nil)})
+		return audit(ctx, tx, by, change{action: inbox.HandlerCreate, object: h.Name, handler: h.ID, after: auditHandler(h, nil, nil)})
 	})
 	if err != nil {
 		return fmt.Errorf("create handler %q: %w", h.Name, mapError(err))
@@ -74,7 +78,7 @@ UPDATE handler
 SET url = @url, sources = @sources, message_types = @message_types, secrets = @secrets, secret_info = @secret_info,
     concurrency = @concurrency, timeout = @timeout, max_retry_count = @max_retry_count,
     backoff_base = @backoff_base, backoff_cap = @backoff_cap, permanent_statuses = @permanent_statuses,
-    paused = @paused, updated_at = now()
+    paused = @paused, credentials = @credentials, updated_at = now()
 WHERE id = @id
 RETURNING updated_at`
 
@@ -108,8 +112,8 @@ func (db *DB) changeHandler(
 			return err
 		}
 		before := slices.Clone(handler.Secrets)
-		was := auditHandler(handler, handler.SecretInfo)
-		known := handler.SecretInfo
+		was := auditHandler(handler, handler.SecretInfo, handler.Credentials)
+		known, had := handler.SecretInfo, handler.Credentials
 		if refused = edit(handler, now); refused != nil {
 			return refused
 		}
@@ -117,15 +121,19 @@ func (db *DB) changeHandler(
 		if secrets, refused = db.sealSecrets(handlerSecret, name, handler.Secrets, before); refused != nil {
 			return refused
 		}
-		_, handler.SecretFault = db.resolve(handler.Secrets)
+		var credentials *string
+		if credentials, refused = db.sealCredentials(name, handler.Credentials, had); refused != nil {
+			return refused
+		}
+		handler.SecretFault = db.handlerFault(handler)
 		args := handlerArgs(handler, secrets)
-		args["id"] = handler.ID
+		args["id"], args["credentials"] = handler.ID, credentials
 		handler.SecretInfo, args["secret_info"] = storeInfo(handler.Secrets, handler.SecretInfo, secrets, now)
 		if err := tx.QueryRow(ctx, updateHandler, args).Scan(&handler.UpdatedAt); err != nil {
 			return err
 		}
 		return audit(ctx, tx, by, change{
-			action: action, object: name, handler: handler.ID, before: was, after: auditHandler(handler, known),
+			action: action, object: name, handler: handler.ID, before: was, after: auditHandler(handler, known, had),
 		})
 	})
 	if refused != nil {
@@ -138,7 +146,7 @@ func (db *DB) changeHandler(
 }
 
 const deleteHandler = `
-UPDATE handler SET deleted_at = now(), secrets = '{deleted}', secret_info = '[]', updated_at = now()
+UPDATE handler SET deleted_at = now(), secrets = '{deleted}', secret_info = '[]', credentials = NULL, updated_at = now()
 WHERE id = @id`
 
 // DeleteHandler marks a handler as deleted; its name is free again. The leader ends its deliveries. Its
@@ -154,7 +162,7 @@ func (db *DB) DeleteHandler(ctx context.Context, by inbox.Actor, name string) er
 			return err
 		}
 		return audit(ctx, tx, by, change{
-			action: inbox.HandlerDelete, object: name, handler: handler.ID, before: auditHandler(handler, handler.SecretInfo),
+			action: inbox.HandlerDelete, object: name, handler: handler.ID, before: auditHandler(handler, handler.SecretInfo, handler.Credentials),
 		})
 	})
 	if err != nil {

@@ -181,6 +181,9 @@ func (db *DB) ResolveSource(s *inbox.Source) *inbox.Source {
 func (db *DB) ResolveHandler(h *inbox.Handler) *inbox.Handler {
 	resolved := *h
 	resolved.Secrets, resolved.SecretFault = db.resolve(h.Secrets)
+	if resolved.Credentials = nil; resolved.SecretFault == "" {
+		resolved.Credentials, resolved.SecretFault = db.resolveCredentials(h.Credentials)
+	}
 	return &resolved
 }
 
@@ -209,7 +212,7 @@ func sameSecrets(a, b *inbox.Snapshot) bool {
 	return slices.EqualFunc(a.Sources, b.Sources, func(a, b *inbox.Source) bool {
 		return a.SecretFault == b.SecretFault && slices.Equal(a.Secrets, b.Secrets)
 	}) && slices.EqualFunc(a.Handlers, b.Handlers, func(a, b *inbox.Handler) bool {
-		return a.SecretFault == b.SecretFault && slices.Equal(a.Secrets, b.Secrets)
+		return a.SecretFault == b.SecretFault && slices.Equal(a.Secrets, b.Secrets) && a.Credentials.Equal(b.Credentials)
 	})
 }
 
@@ -237,6 +240,10 @@ const (
 	lockHandlerSecrets  = `SELECT name, secrets FROM handler WHERE id = @id AND deleted_at IS NULL FOR UPDATE`
 	writeHandlerSecrets = `UPDATE handler SET secrets = @secrets WHERE id = @id`
 
+	listCredentials  = `SELECT id FROM handler WHERE deleted_at IS NULL AND credentials IS NOT NULL ORDER BY id`
+	lockCredentials  = `SELECT name, ARRAY[credentials] FROM handler WHERE id = @id AND deleted_at IS NULL AND credentials IS NOT NULL FOR UPDATE`
+	writeCredentials = `UPDATE handler SET credentials = (@secrets::text[])[1] WHERE id = @id`
+
 	// Earlier releases left a deleted handler its secrets.
 	forgetDeleted = `UPDATE handler SET secrets = '{deleted}', secret_info = '[]' WHERE deleted_at IS NOT NULL AND secrets <> '{deleted}'`
 )
@@ -254,6 +261,7 @@ func (db *DB) Rekey(ctx context.Context, by inbox.Actor) (resealed int, err erro
 	for _, table := range []struct{ kind, list, lock, write string }{
 		{sourceSecret, listSourceSecrets, lockSourceSecrets, writeSourceSecrets},
 		{handlerSecret, listHandlerSecrets, lockHandlerSecrets, writeHandlerSecrets},
+		{handlerCredentials, listCredentials, lockCredentials, writeCredentials},
 	} {
 		rows, _ := db.pool.Query(ctx, table.list)
 		ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])

@@ -79,7 +79,7 @@ FROM source WHERE deleted_at IS NULL ORDER BY name`
 
 	readHandlers = `
 SELECT id, name, url, sources, message_types, secrets, secret_info, concurrency, timeout, max_retry_count, backoff_base,
-       backoff_cap, permanent_statuses, paused, created_at, updated_at, now()
+       backoff_cap, permanent_statuses, paused, credentials, created_at, updated_at, now()
 FROM handler WHERE deleted_at IS NULL ORDER BY name`
 )
 
@@ -128,12 +128,14 @@ func (db *DB) scanSource(row pgx.CollectableRow) (*inbox.Source, error) {
 
 func (db *DB) scanHandler(row pgx.CollectableRow) (*inbox.Handler, error) {
 	var (
-		h      inbox.Handler
-		stored storedSecrets
+		h           inbox.Handler
+		stored      storedSecrets
+		credentials *string
 	)
 	err := row.Scan(&h.ID, &h.Name, &h.URL, &h.Sources, &h.MessageTypes, &stored.texts, &stored.info, &h.Concurrency, &h.Timeout,
-		&h.MaxRetryCount, &h.Backoff.Base, &h.Backoff.Cap, &h.PermanentStatuses, &h.Paused, &h.CreatedAt, &h.UpdatedAt, &stored.now)
+		&h.MaxRetryCount, &h.Backoff.Base, &h.Backoff.Cap, &h.PermanentStatuses, &h.Paused, &credentials, &h.CreatedAt, &h.UpdatedAt, &stored.now)
 	h.Secrets, h.SecretInfo = db.openSecrets(handlerSecret, h.Name, stored, h.UpdatedAt)
-	_, h.SecretFault = db.resolve(h.Secrets)
+	h.Credentials = db.openCredentials(h.Name, credentials)
+	h.SecretFault = db.handlerFault(&h)
 	return &h, err
 }

@@ -54,14 +54,17 @@ type ForwarderConfig struct {
 
 // Forwarder makes attempts over HTTP. It is safe for concurrent use.
 type Forwarder struct {
-	transport *http.Transport
+	transport *http.Transport // of handlers without TLS settings of their own
+	dial      func(ctx context.Context, network, address string) (net.Conn, error)
+	roots     *x509.CertPool
 	userAgent string
 
 	mu       sync.RWMutex
 	prepared map[int64]*prepared // by handler; guarded by mu
 }
 
-// NewForwarder makes a Forwarder. All handlers share its connections, which are kept for some seconds.
+// NewForwarder makes a Forwarder. Handlers share its connections, which are kept for some seconds; those with a
+// client certificate or a CA have their own.
 func NewForwarder(cfg ForwarderConfig) *Forwarder {
 	if cfg.Dial == nil {
 		cfg.Dial = egress.New(egress.Policy{}).DialContext
@@ -69,40 +72,55 @@ func NewForwarder(cfg ForwarderConfig) *Forwarder {
 	if cfg.Version == "" {
 		cfg.Version = "dev"
 	}
-	return &Forwarder{
-		userAgent: "inboxd/" + cfg.Version,
-		prepared:  make(map[int64]*prepared),
-		transport: &http.Transport{
-			DialContext: cfg.Dial,
-			TLSClientConfig: &tls.Config{
-				RootCAs:            cfg.RootCAs,
-				MinVersion:         tls.VersionTLS12,
-				ClientSessionCache: tls.NewLRUClientSessionCache(256),
-			},
-			TLSHandshakeTimeout: tlsTime,
-			// Neither ask for gzip nor unpack it: an answer is kept as it came.
-			DisableCompression: true,
-			// What is in use has no limit here: a handler's concurrency, at most 1000, is one.
-			MaxIdleConnsPerHost:    1000,
-			IdleConnTimeout:        idleTime,
-			MaxResponseHeaderBytes: headerLimit,
-			WriteBufferSize:        16 << 10, // most messages go out in one write
-			ForceAttemptHTTP2:      true,     // an own DialContext would turn it off
-			HTTP2: &http.HTTP2Config{
-				// A timeout ends a request and leaves its HTTP/2 connection in use; without pings every
-				// request would go to a connection that is dead.
-				SendPingTimeout: 15 * time.Second,
-				PingTimeout:     5 * time.Second,
-			},
+	f := &Forwarder{userAgent: "inboxd/" + cfg.Version, prepared: make(map[int64]*prepared), dial: cfg.Dial, roots: cfg.RootCAs}
+	f.transport = f.newTransport(&tls.Config{})
+	return f
+}
+
+// newTransport returns a transport with what the settings say beyond those of all handlers.
+func (f *Forwarder) newTransport(own *tls.Config) *http.Transport {
+	roots := own.RootCAs
+	if roots == nil {
+		roots = f.roots
+	}
+	return &http.Transport{
+		DialContext: f.dial,
+		TLSClientConfig: &tls.Config{
+			RootCAs:            roots,
+			Certificates:       own.Certificates,
+			MinVersion:         tls.VersionTLS12,
+			ClientSessionCache: tls.NewLRUClientSessionCache(256),
+		},
+		TLSHandshakeTimeout: tlsTime,
+		// Neither ask for gzip nor unpack it: an answer is kept as it came.
+		DisableCompression: true,
+		// What is in use has no limit here: a handler's concurrency, at most 1000, is one.
+		MaxIdleConnsPerHost:    1000,
+		IdleConnTimeout:        idleTime,
+		MaxResponseHeaderBytes: headerLimit,
+		WriteBufferSize:        16 << 10, // most messages go out in one write
+		ForceAttemptHTTP2:      true,     // an own DialContext would turn it off
+		HTTP2: &http.HTTP2Config{
+			// A timeout ends a request and leaves its HTTP/2 connection in use; without pings every
+			// request would go to a connection that is dead.
+			SendPingTimeout: 15 * time.Second,
+			PingTimeout:     5 * time.Second,
 		},
 	}
 }
 
 // Close closes the connections that are not in use. The Forwarder stays usable.
-func (f *Forwarder) Close() { f.transport.CloseIdleConnections() }
+func (f *Forwarder) Close() {
+	f.transport.CloseIdleConnections()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.prepared {
+		p.close()
+	}
+}
 
 // Forward makes one attempt of the claimed delivery of m: one POST of the exact body to h.URL, with the
-// headers that README.md lists. It follows no redirect, and never sends again what the handler may have got.
+// headers that README.md lists and h.Credentials. It follows no redirect, and never sends again what the handler may have got.
 // source is the name of the message's source.
 //
 // The attempt takes at most h.Timeout. What came of it:
@@ -110,13 +128,14 @@ func (f *Forwarder) Close() { f.transport.CloseIdleConnections() }
 //   - one of h.PermanentStatuses is VerdictPermanent;
 //   - 429 and 503 with a Retry-After (RFC 9110 section 10.2.3) are VerdictRetry after that time but not
 //     more than h.Backoff.Cap, and never sooner than the backoff would be;
-//   - any other answer, none, and a handler whose URL or secrets are not usable are VerdictRetry after the
-//     backoff;
+//   - any other answer, none, and a handler whose URL, secrets or credentials are not usable, or whose token
+//     endpoint gives no token, are VerdictRetry after the backoff; so is the first 401 to a token;
 //   - VerdictRelease, if ctx ended before there was a connection, so that nothing was sent. Once there is
 //     one, an end of ctx makes it a failed attempt, since the handler may have got the message.
 //
 // Result.Error never holds more of the URL than its host, nor a secret, nor a part of the message or the
-// answer. Result.ResponseBody is what could be read of a failure's first 1024 bytes within a second.
+// answer. Result.ResponseBody is what could be read of a failure's first 1024 bytes within a second, with the
+// handler's credentials masked.
 //
 // A header value with a control character in it can't be sent, and is left out, inboxd's own included (a
 // biz_key with a line feed). Values are sent as the bytes they are, in UTF-8 where they are text.
@@ -177,8 +196,27 @@ func (f *Forwarder) exchange(
 		x.trace.TLSHandshakeDone = x.shaken
 	}
 
+	token, authorization := "", p.authorization
+	if p.shows.tokens != nil {
+		var err error
+		if token, authorization, err = p.shows.tokens.get(own); err != nil {
+			switch {
+			case ctx.Err() != nil:
+				r.Verdict = inbox.VerdictRelease // nothing was sent
+			case errors.Is(err, errTimeout):
+				r.Class, r.Error = inbox.ClassToken, fmt.Sprintf("no token from %s within %v", p.shows.tokens.host, h.Timeout)
+			default:
+				var text string
+				r.Class, text = p.shows.tokens.explain(err)
+				r.Error = clip(text)
+			}
+			return
+		}
+	}
+
 	req := p.request.WithContext(httptrace.WithClientTrace(own, &x.trace))
 	req.Header = p.header(f.userAgent, source, r.Claim, m, started)
+	p.shows.apply(req.Header, authorization)
 	if len(m.Body) > 0 {
 		req.ContentLength = int64(len(m.Body))
 		req.Body = payload(m.Body)
@@ -186,7 +224,7 @@ func (f *Forwarder) exchange(
 		req.GetBody = func() (io.ReadCloser, error) { return payload(m.Body), nil }
 	}
 
-	resp, err := f.transport.RoundTrip(req)
+	resp, err := p.transport.RoundTrip(req)
 	if err != nil {
 		switch {
 		case ctx.Err() != nil && !x.connected.Load():
@@ -208,17 +246,29 @@ func (f *Forwarder) exchange(
 
 	timer.Reset(min(answerTime, h.Timeout-time.Since(started)))
 	r.ResponseStatus = resp.StatusCode
+	forgotten := false
+	if tokens := p.shows.tokens; tokens != nil {
+		if resp.StatusCode == http.StatusUnauthorized {
+			forgotten = tokens.refused(token)
+		} else {
+			tokens.taken(token)
+		}
+	}
 	if status := resp.StatusCode; status >= 200 && status <= 299 {
 		r.Verdict = inbox.VerdictDone
 		keep := 0
 		if r.Message == pingMessage {
 			keep = keptAnswer
 		}
-		r.ResponseBody = drain(resp, keep)
+		r.ResponseBody = p.shows.mask(drain(resp, keep), token)
 		return
 	}
-	r.ResponseBody = drain(resp, keptAnswer)
+	r.ResponseBody = p.shows.mask(drain(resp, keptAnswer), token)
 	judge(h, resp, r)
+	if forgotten {
+		r.Verdict = inbox.VerdictRetry // even if 401 is permanent: it may be the token alone
+		r.Error += "; the next attempt gets a new token"
+	}
 }
 
 // judge puts into r what an answer outside 2xx means.
@@ -279,11 +329,8 @@ func drain(resp *http.Response, keep int) []byte {
 // classify says why there was no answer. The text is put together from what is known to be harmless: an
 // error of net/http may quote what came back, and that may be the URL or the message.
 func (x *exchange) classify(err error) (inbox.Class, string) {
-	if denied, ok := errors.AsType[*egress.DeniedError](err); ok {
-		return inbox.ClassRefused, denied.Error()
-	}
-	if proxy, ok := errors.AsType[*egress.ProxyError](err); ok {
-		return inbox.ClassConnection, proxy.Error()
+	if class, text, ok := explainDial(err); ok {
+		return class, text
 	}
 	if failed := x.handshake.Load(); failed != nil {
 		op, network := errors.AsType[*net.OpError](*failed)
@@ -299,15 +346,8 @@ func (x *exchange) classify(err error) (inbox.Class, string) {
 		}
 		return inbox.ClassConnection, "the connection broke during the TLS handshake"
 	}
-	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return inbox.ClassConnection, "lookup " + dns.Name + ": " + dns.Err
-	}
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		text := op.Op
-		if op.Addr != nil {
-			text += " " + op.Addr.String()
-		}
-		return inbox.ClassConnection, text + ": " + innermost(op).Error()
+	if class, text, ok := explainNetwork(err); ok {
+		return class, text
 	}
 	switch {
 	case !x.connected.Load():
@@ -316,6 +356,35 @@ func (x *exchange) classify(err error) (inbox.Class, string) {
 		return inbox.ClassConnection, "the answer broke off, or is no HTTP"
 	}
 	return inbox.ClassConnection, "the connection was closed before an answer"
+}
+
+// explainDial says why the dialer made no connection.
+func explainDial(err error) (inbox.Class, string, bool) {
+	if denied, ok := errors.AsType[*egress.DeniedError](err); ok {
+		return inbox.ClassRefused, denied.Error(), true
+	}
+	if proxy, ok := errors.AsType[*egress.ProxyError](err); ok {
+		return inbox.ClassConnection, proxy.Error(), true
+	}
+	return "", "", false
+}
+
+// explainNetwork says what went wrong between the resolver and the socket.
+func explainNetwork(err error) (inbox.Class, string, bool) {
+	if class, text, ok := explainDial(err); ok {
+		return class, text, true
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return inbox.ClassConnection, "lookup " + dns.Name + ": " + dns.Err, true
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		text := op.Op
+		if op.Addr != nil {
+			text += " " + op.Addr.String()
+		}
+		return inbox.ClassConnection, text + ": " + innermost(op).Error(), true
+	}
+	return "", "", false
 }
 
 // innermost returns the last error of a chain.
@@ -352,40 +421,79 @@ type prepared struct {
 	secrets []inbox.Secret // as the handler has it
 	faulty  bool           // whether it had a SecretFault
 
+	credentials *inbox.Credentials
+
 	request       http.Request // what each request is a copy of
-	authorization string       // from the URL's user and password; "" if it has none
+	authorization string       // what doesn't change of it; "" if there is none
+	shows         showing
+	transport     *http.Transport // set by prepare, as is that of the tokens
+	own           bool            // the transport is this handler's alone
 	signers       []*signer
 	err           error // why nothing can be sent to the handler
 }
 
 var errURL = errors.New("the handler's URL is not http or https with a host")
 
-// prepare returns the handler's prepared, made anew when its URL or secrets have changed. It fails if they
-// are not usable, with an error that shows neither.
+func (p *prepared) fits(h *inbox.Handler) bool {
+	return p != nil && p.url == h.URL && p.faulty == (h.SecretFault != "") && slices.Equal(p.secrets, h.Secrets) &&
+		p.credentials.Equal(h.Credentials)
+}
+
+// close closes the connections that are not in use and are this handler's alone.
+func (p *prepared) close() {
+	if p.own {
+		p.transport.CloseIdleConnections()
+	}
+	if p.shows.tokens != nil && p.shows.tokens.roots != nil {
+		p.shows.tokens.client.CloseIdleConnections()
+	}
+}
+
+// prepare returns the handler's prepared, made anew when its URL, secrets or credentials have changed. It fails if
+// they are not usable, with an error that shows none of them.
 func (f *Forwarder) prepare(h *inbox.Handler) (*prepared, error) {
 	f.mu.RLock()
 	p := f.prepared[h.ID]
 	f.mu.RUnlock()
-	if p != nil && p.url == h.URL && p.faulty == (h.SecretFault != "") && slices.Equal(p.secrets, h.Secrets) {
+	if p.fits(h) {
 		return p, p.err
 	}
-	p = newPrepared(h)
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if p = f.prepared[h.ID]; p.fits(h) {
+		return p, p.err // made meanwhile, perhaps with a token already
+	}
+	if p != nil {
+		p.close()
+	}
+	p = newPrepared(h)
+	p.transport = f.transport
+	if p.own = p.shows.tls != nil; p.own {
+		p.transport = f.newTransport(p.shows.tls)
+	}
+	if tokens := p.shows.tokens; tokens != nil {
+		tokens.client = &http.Client{Transport: f.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		if tokens.roots != nil {
+			tokens.client.Transport = f.newTransport(&tls.Config{RootCAs: tokens.roots})
+		}
+	}
 	if len(f.prepared) >= maxPrepared {
 		// Handlers come and go; those that are still there are soon prepared again.
+		for _, p := range f.prepared {
+			p.close()
+		}
 		clear(f.prepared)
 	}
 	f.prepared[h.ID] = p
 	return p, p.err
 }
 
-// Check returns why nothing could be sent to the handler with the URL and secrets that it has, or nil. The error
-// shows neither.
+// Check returns why nothing could be sent to the handler with the URL, secrets and credentials that it has, or nil.
+// The error shows none of them.
 func Check(h *inbox.Handler) error { return newPrepared(h).err }
 
 func newPrepared(h *inbox.Handler) *prepared {
-	p := &prepared{url: h.URL, secrets: slices.Clone(h.Secrets), faulty: h.SecretFault != ""}
+	p := &prepared{url: h.URL, secrets: slices.Clone(h.Secrets), faulty: h.SecretFault != "", credentials: h.Credentials}
 	u, err := url.Parse(h.URL)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
 		p.err = errURL
@@ -413,6 +521,10 @@ func newPrepared(h *inbox.Handler) *prepared {
 	}
 	if len(p.signers) == 0 {
 		p.err = errSecret
+		return p
+	}
+	if p.shows, p.err = newShowing(h.Credentials, u.Scheme); p.err == nil && p.shows.authorization != "" {
+		p.authorization = p.shows.authorization
 	}
 	return p
 }

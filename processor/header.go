@@ -136,7 +136,6 @@ func (p *prepared) header(userAgent, source string, c inbox.Claim, m *inbox.Mess
 	f.addOwn(headerMessageType, m.MessageType)
 	f.addOwn(headerBizKey, m.BizKey)
 	f.addOwn("Content-Type", m.ContentType)
-	f.addOwn("Authorization", p.authorization)
 	f.add("User-Agent", userAgent)
 	return f.header
 }

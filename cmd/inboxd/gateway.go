@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -297,7 +299,21 @@ func (c checker) CheckHandler(h *inbox.Handler) error {
 	if resolved.SecretFault != "" {
 		return errors.New(resolved.SecretFault)
 	}
+	if shown := resolved.Credentials; shown != nil && shown.OAuth2 != nil {
+		if u, err := url.Parse(shown.OAuth2.TokenURL); err == nil {
+			if err := c.dialer.CheckHost(u.Hostname()); err != nil {
+				return &inbox.InvalidError{Field: "credentials.oauth2.token_url", Detail: err.Error()}
+			}
+		}
+	}
 	return processor.Check(resolved)
+}
+
+func (c checker) Certificate(h *inbox.Handler) *x509.Certificate {
+	if resolved := c.db.ResolveHandler(h).Credentials; resolved != nil {
+		return processor.Certificate(resolved.TLS)
+	}
+	return nil
 }
 
 func (c checker) CheckSource(s *inbox.Source) error {

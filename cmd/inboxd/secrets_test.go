@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -66,6 +67,12 @@ func TestSecretsStayWhereTheyBelong(t *testing.T) { // [F7]
 		t.Fatal("the new handler's secret is not shown")
 	}
 
+	shown := newGuarded(t)
+	credentials, key := shown.credentials(t)
+	for name, c := range credentials {
+		registerHandler(t, i, name, shown.URL+"/"+name, map[string]any{"credentials": c, "max_retry_count": 0})
+	}
+
 	var answers bytes.Buffer
 	exchange := func(request *http.Request) int {
 		t.Helper()
@@ -106,9 +113,19 @@ func TestSecretsStayWhereTheyBelong(t *testing.T) { // [F7]
 	if status := exchange(forged); status != http.StatusUnauthorized {
 		t.Fatalf("the forged webhook was answered %d", status)
 	}
-	eventually(t, 10*time.Second, "the delivery is parked", func() bool {
-		return w.count(t, `SELECT count(*) FROM delivery WHERE status = 'MANUAL_REQUIRED'`) == 1
+	eventually(t, 10*time.Second, "the deliveries are parked", func() bool {
+		return w.count(t, `SELECT count(*) FROM delivery WHERE status = 'MANUAL_REQUIRED'`) == 1+len(credentials)
 	})
+	for _, name := range []string{"bearer", "basic", "oauth2", "tls"} {
+		operate(http.MethodPost, "/api/v1/handlers/"+name+"/ping", "")
+		operate(http.MethodPatch, "/api/v1/handlers/"+name, `{"url": "https://elsewhere.example"}`)
+		operate(http.MethodGet, "/api/v1/handlers/"+name, "")
+		operate(http.MethodGet, "/api/v1/deliveries/"+fmt.Sprint(w.count(t, `SELECT id::int FROM inbox_message`))+"."+fmt.Sprint(w.count(t, `SELECT id::int FROM handler WHERE name = $1`, name)), "")
+		operate(http.MethodPatch, "/api/v1/handlers/books", `{"credentials": {"bearer": "`+planted["a bearer token"]+`", "basic": {"username": "a:b", "password": "`+planted["a basic password"]+`"}}}`)
+	}
+	if answered := answers.String(); !strings.Contains(answered, "I broke on Bearer ***") || !strings.Contains(answered, "I broke on Basic ***") {
+		t.Error("the answers of handlers are not kept, or not masked")
+	}
 	id := fmt.Sprint(w.count(t, `SELECT id::int FROM inbox_message`))
 	operate(http.MethodPatch, "/api/v1/sources/shop", `{"secrets": ["`+newSecret+`"]}`)
 	if status := operate(http.MethodPatch, "/api/v1/sources/shop", `{"secrets": ["`+refusedSecret+`"]}`); status != http.StatusUnprocessableEntity {
@@ -149,7 +166,15 @@ func TestSecretsStayWhereTheyBelong(t *testing.T) { // [F7]
 	if !strings.Contains(places["the rows"], "sealed:v1:test:") || !strings.Contains(places["the answers"], `"X-Type"`) {
 		t.Fatal("the places looked at don't hold what they should")
 	}
+	for name, secret := range planted {
+		for place, text := range places {
+			if strings.Contains(text, secret) {
+				t.Errorf("%s has %s", place, name)
+			}
+		}
+	}
 	for name, secret := range map[string]string{
+		"the client certificate's key": keyLine(key), "the basic Authorization": base64.StdEncoding.EncodeToString([]byte("me:" + planted["a basic password"])),
 		"the source's added secret": addedSecret, "the database's password": password,
 		"the source's secret": newSecret, "the source's former secret": shopSecret, "a refused secret": refusedSecret,
 		"the handler's secret": made.Secret, "Authorization": authorization, "the cookie": cookie, "the API key": apiKey,
