@@ -616,6 +616,11 @@ func TestBadRequests(t *testing.T) {
 // numbers.
 func (g *gateway) store(t *testing.T, ids ...string) []int64 {
 	t.Helper()
+	return g.storeAt(t, "shop", ids...)
+}
+
+func (g *gateway) storeAt(t *testing.T, source string, ids ...string) []int64 {
+	t.Helper()
 	snapshots := g.Snapshots()
 	if err := snapshots.Refresh(t.Context()); err != nil {
 		t.Fatal(err)
@@ -629,9 +634,9 @@ func (g *gateway) store(t *testing.T, ids ...string) []int64 {
 		body := []byte(`{"id": "` + id + `"}` + "\x00")
 		sum := sha256.Sum256(body)
 		batch = append(batch, inbox.Message{
-			SourceID: snapshot.Source("shop").ID, MessageID: id, MessageType: "charge.paid", BizKey: "order " + id,
+			SourceID: snapshot.Source(source).ID, MessageID: id, MessageType: "charge.paid", BizKey: "order " + id,
 			ContentType: "application/json", Headers: []byte("X-Shop: a: b\r\nX-Odd: \xff\r\n"), Body: body, BodyHash: [16]byte(sum[:16]),
-			EventTime: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Routes: snapshot.Route("shop", "charge.paid"),
+			EventTime: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Routes: snapshot.Route(source, "charge.paid"),
 		})
 	}
 	stored, err := g.Insert(t.Context(), snapshot.Version, batch)

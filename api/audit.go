@@ -18,7 +18,7 @@ func (s *server) ListAudit(ctx context.Context, request ListAuditRequestObject) 
 	p := request.Params
 	f := inbox.AuditFilter{
 		Actor: or(p.Actor, ""), Action: inbox.Action(or(p.Action, "")), Object: or(p.Object, ""),
-		From: or(p.From, time.Time{}), To: or(p.To, time.Time{}),
+		From: or(p.From, time.Time{}), To: or(p.To, time.Time{}), Within: within(ctx),
 	}
 	if err := checkSpan(f.From, f.To); err != nil {
 		return nil, err
@@ -29,9 +29,11 @@ func (s *server) ListAudit(ctx context.Context, request ListAuditRequestObject) 
 			return nil, invalid("message", "must be a message's number")
 		}
 	}
+	sealed := f
+	sealed.Within = nil
 	var after int64
 	if p.Cursor != nil {
-		position, err := openCursor("audit", f, *p.Cursor)
+		position, err := openCursor("audit", sealed, *p.Cursor)
 		if err != nil {
 			return nil, err
 		}
@@ -48,7 +50,7 @@ func (s *server) ListAudit(ctx context.Context, request ListAuditRequestObject) 
 		list.Items[i] = showAuditEntry(e)
 	}
 	if page.Next != 0 {
-		list.Next = sealCursor("audit", f, strconv.FormatInt(page.Next, 10))
+		list.Next = sealCursor("audit", sealed, strconv.FormatInt(page.Next, 10))
 	}
 	return list, nil
 }

@@ -11,13 +11,15 @@ import (
 	"github.com/inboxd/inboxd/inbox"
 )
 
-// A cursor is a position, and the seal of the list and the filter that it belongs to.
+// A cursor is a position, and the seal of the list and the filter that it belongs to. What the token may see is no
+// part of the filter: it is looked up anew for each page.
 
 // formatCursor writes a position so that nobody is tempted to compute with it.
 func formatCursor(list string, f inbox.Filter, position inbox.DeliveryID) *string {
 	if position.Message == 0 {
 		return nil
 	}
+	f.Within = nil
 	return sealCursor(list, f, position.String())
 }
 
@@ -26,6 +28,7 @@ func parseCursor(list string, f inbox.Filter, text *string) (position inbox.Deli
 	if text == nil {
 		return position, nil
 	}
+	f.Within = nil
 	rest, err := openCursor(list, f, *text)
 	if err != nil {
 		return position, err
@@ -71,6 +74,7 @@ func formatLedgerCursor(list string, f inbox.LedgerFilter, position inbox.Ledger
 	if position == (inbox.LedgerPosition{}) {
 		return nil
 	}
+	f.Within = nil
 	return sealCursor(list, f, ledgerPosition(position))
 }
 
@@ -82,6 +86,7 @@ func parseLedgerCursor(list string, f inbox.LedgerFilter, text *string) (positio
 	if text == nil {
 		return position, nil
 	}
+	f.Within = nil
 	rest, err := openCursor(list, f, *text)
 	if err != nil {
 		return position, err

@@ -1104,7 +1104,7 @@ type Message struct {
 	Source      string    `json:"source"`
 
 	// Status The first of MANUAL_REQUIRED, PROCESSING, FAILED, PENDING, WAITING, DONE that any of its deliveries has; UNROUTED or
-	// DUPLICATE where it has none.
+	// DUPLICATE where it has none. With a token for some handlers only: of their deliveries, and DONE if it has others alone.
 	Status Status `json:"status"`
 }
 

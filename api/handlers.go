@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,9 +29,11 @@ func (s *server) ListHandlers(ctx context.Context, _ ListHandlersRequestObject) 
 	if err != nil {
 		return nil, err
 	}
-	list := ListHandlers200JSONResponse{Items: make([]HandlerView, len(handlers))}
-	for i, h := range handlers {
-		list.Items[i] = s.showHandler(h)
+	list := ListHandlers200JSONResponse{Items: []HandlerView{}}
+	for _, h := range handlers {
+		if within(ctx).Handler(h.ID) {
+			list.Items = append(list.Items, s.showHandler(h))
+		}
 	}
 	return list, nil
 }
@@ -53,7 +56,16 @@ func (s *server) CreateHandler(ctx context.Context, request CreateHandlerRequest
 	if h.MessageTypes == nil {
 		h.MessageTypes = []string{"*"}
 	}
+	if err := checkNewName(scope(ctx).Handler, in.Name, scope(ctx).Handlers); err != nil {
+		return nil, err
+	}
 	if err := s.checkSources(ctx, h.Sources); err != nil {
+		return nil, err
+	}
+	if err := checkSubscriptions(scope(ctx), h.Sources); err != nil {
+		return nil, err
+	}
+	if err := checkCredentials(ctx, h.Credentials); err != nil {
 		return nil, err
 	}
 	if err := checkBackoff(h); err != nil {
@@ -86,6 +98,9 @@ func (s *server) GetHandler(ctx context.Context, request GetHandlerRequestObject
 // ChangeHandler implements the operation.
 func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequestObject) (ChangeHandlerResponseObject, error) {
 	in := request.Body
+	if err := checkCredentials(ctx, toCredentials(in.Credentials)); err != nil {
+		return nil, err
+	}
 	if err := s.checkSources(ctx, in.Sources); err != nil {
 		return nil, err
 	}
@@ -95,6 +110,10 @@ func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequest
 		}
 	}
 	h, err := s.store.ChangeHandler(ctx, actor(ctx), request.Name, func(h *inbox.Handler) error {
+		// What it gets now counts as well: a delivery that exists goes to the new URL.
+		if err := checkSubscriptions(scope(ctx), slices.Concat(h.Sources, in.Sources)); err != nil {
+			return err
+		}
 		moved := in.URL != nil && *in.URL != h.URL
 		if moved && !h.Credentials.Empty() && in.Credentials == nil {
 			// Else whoever may change a URL could have them sent to a place of his own.
@@ -140,6 +159,11 @@ func (s *server) ChangeHandler(ctx context.Context, request ChangeHandlerRequest
 
 // DeleteHandler implements the operation.
 func (s *server) DeleteHandler(ctx context.Context, request DeleteHandlerRequestObject) (DeleteHandlerResponseObject, error) {
+	if h, err := s.store.Handler(ctx, request.Name); err != nil {
+		return nil, orNotFound(err, "handler", request.Name)
+	} else if err := checkSubscriptions(scope(ctx), h.Sources); err != nil {
+		return nil, err
+	}
 	if err := s.store.DeleteHandler(ctx, actor(ctx), request.Name); err != nil {
 		return nil, orNotFound(err, "handler", request.Name)
 	}
@@ -199,7 +223,7 @@ func (s *server) checkSources(ctx context.Context, names []string) error {
 	}
 	known := map[string]bool{"*": true}
 	for _, source := range sources {
-		known[source.Name] = true
+		known[source.Name] = within(ctx).Source(source.ID)
 	}
 	var wrong []FieldError
 	for i, name := range names {

@@ -13,7 +13,7 @@ type LedgerStore interface {
 	ListAttempts(ctx context.Context, f inbox.LedgerFilter, after inbox.LedgerPosition, limit int) (inbox.LedgerPage[inbox.AttemptEntry], error)
 	ListOutcomes(ctx context.Context, f inbox.LedgerFilter, after inbox.LedgerPosition, limit int) (inbox.LedgerPage[inbox.OutcomeEntry], error)
 	Timeline(ctx context.Context, message int64) (*inbox.Timeline, error)
-	LookUp(ctx context.Context, key string, after inbox.DeliveryID, limit int) (inbox.Page[*inbox.MessageState], error)
+	LookUp(ctx context.Context, within *inbox.Reach, key string, after inbox.DeliveryID, limit int) (inbox.Page[*inbox.MessageState], error)
 }
 
 // ListAttempts implements the operation.
@@ -92,7 +92,7 @@ func (s *server) ledgerFilter(ctx context.Context, message *string, p filterPara
 	if err != nil {
 		return inbox.LedgerFilter{}, err
 	}
-	filter := inbox.LedgerFilter{SourceID: f.SourceID, HandlerID: f.HandlerID, From: f.From, To: f.To}
+	filter := inbox.LedgerFilter{SourceID: f.SourceID, HandlerID: f.HandlerID, From: f.From, To: f.To, Within: f.Within}
 	if message != nil {
 		if filter.Message, err = messageNumber(*message); err != nil {
 			return filter, invalid("message", "must be a message's number")
@@ -108,7 +108,7 @@ func (s *server) LookUp(ctx context.Context, request LookUpRequestObject) (LookU
 	if err != nil {
 		return nil, err
 	}
-	page, err := s.store.LookUp(ctx, p.Key, after, or(p.Limit, defaultLimit))
+	page, err := s.store.LookUp(ctx, within(ctx), p.Key, after, or(p.Limit, defaultLimit))
 	if err != nil {
 		return nil, err
 	}
@@ -129,6 +129,7 @@ func (s *server) GetTimeline(ctx context.Context, request GetTimelineRequestObje
 	if err != nil {
 		return nil, orNotFound(err, "message", request.ID)
 	}
+	t.Limit(within(ctx), scope(ctx))
 	timeline := GetTimeline200JSONResponse{
 		Message: showMessage(t.Message), Events: make([]Event, len(t.Events)), NotRouted: make([]NotRouted, len(t.NotRouted)),
 	}

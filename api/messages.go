@@ -59,6 +59,7 @@ func (s *server) GetMessage(ctx context.Context, request GetMessageRequestObject
 	} else if !errors.Is(err, inbox.ErrNotFound) {
 		return nil, err
 	}
+	m.Limit(within(ctx))
 	return GetMessage200JSONResponse{
 		Message: showMessage(m), Headers: showHeaders(m.Headers, signature), Body: append([]byte{}, m.Body...), Deliveries: showDeliveries(m.Deliveries),
 	}, nil
@@ -76,7 +77,7 @@ func (s *server) ReplayMessage(ctx context.Context, request ReplayMessageRequest
 		by = because(by, &Reason{Reason: request.Body.Reason, Note: request.Body.Note})
 		for i, name := range request.Body.Handlers {
 			h, err := s.store.Handler(ctx, name)
-			if errors.Is(err, inbox.ErrNotFound) {
+			if errors.Is(err, inbox.ErrNotFound) || err == nil && !within(ctx).Handler(h.ID) {
 				return nil, invalid(fmt.Sprintf("handlers[%d]", i), fmt.Sprintf("no handler has the name %q", name))
 			}
 			if err != nil {
@@ -199,6 +200,7 @@ func (s *server) filter(ctx context.Context, p filterParams) (inbox.Filter, erro
 		MessageType: or(p.messageType, ""), MessageID: or(p.messageID, ""), BizKey: or(p.bizKey, ""),
 		OrderingKey: or(p.orderingKey, ""),
 		From:        or(p.from, time.Time{}), To: or(p.to, time.Time{}),
+		Within: within(ctx),
 	}
 	if err := checkSpan(f.From, f.To); err != nil {
 		return f, err
@@ -208,15 +210,16 @@ func (s *server) filter(ctx context.Context, p filterParams) (inbox.Filter, erro
 		text  *string
 		id    *int64
 		find  func(context.Context, string) (int64, error)
+		seen  func(int64) bool
 	}{
-		{"source", p.source, &f.SourceID, s.store.SourceNamed},
-		{"handler", p.handler, &f.HandlerID, s.store.HandlerNamed},
+		{"source", p.source, &f.SourceID, s.store.SourceNamed, f.Within.Source},
+		{"handler", p.handler, &f.HandlerID, s.store.HandlerNamed, f.Within.Handler},
 	} {
 		if name.text == nil {
 			continue
 		}
 		var err error
-		if *name.id, err = name.find(ctx, *name.text); errors.Is(err, inbox.ErrNotFound) {
+		if *name.id, err = name.find(ctx, *name.text); errors.Is(err, inbox.ErrNotFound) || err == nil && !name.seen(*name.id) {
 			return f, invalid(name.field, fmt.Sprintf("no %s has the name %q", name.field, *name.text))
 		} else if err != nil {
 			return f, err

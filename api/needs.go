@@ -18,56 +18,56 @@ type need struct {
 // needs has that of each operation; openapi.yaml says the same as x-role and x-scoped. An operation that
 // isn't here is refused to everybody.
 var needs = map[string]need{
-	"ListSources":  {role: inbox.RoleRead},
-	"GetSource":    {role: inbox.RoleRead},
-	"CreateSource": {role: inbox.RoleAdmin},
-	"ChangeSource": {role: inbox.RoleAdmin},
-	"DeleteSource": {role: inbox.RoleAdmin},
+	"ListSources":  {role: inbox.RoleRead, scoped: true},
+	"GetSource":    {role: inbox.RoleRead, scoped: true},
+	"CreateSource": {role: inbox.RoleAdmin, scoped: true},
+	"ChangeSource": {role: inbox.RoleAdmin, scoped: true},
+	"DeleteSource": {role: inbox.RoleAdmin, scoped: true},
 
-	"ListSourceSecrets":  {role: inbox.RoleRead},
-	"AddSourceSecret":    {role: inbox.RoleAdmin},
-	"RotateSourceSecret": {role: inbox.RoleAdmin},
-	"RetireSourceSecret": {role: inbox.RoleAdmin},
+	"ListSourceSecrets":  {role: inbox.RoleRead, scoped: true},
+	"AddSourceSecret":    {role: inbox.RoleAdmin, scoped: true},
+	"RotateSourceSecret": {role: inbox.RoleAdmin, scoped: true},
+	"RetireSourceSecret": {role: inbox.RoleAdmin, scoped: true},
 
-	"ListHandlers":  {role: inbox.RoleRead},
-	"GetHandler":    {role: inbox.RoleRead},
-	"CreateHandler": {role: inbox.RoleAdmin},
-	"ChangeHandler": {role: inbox.RoleAdmin},
-	"DeleteHandler": {role: inbox.RoleAdmin},
-	"PauseHandler":  {role: inbox.RoleOperate},
-	"ResumeHandler": {role: inbox.RoleOperate},
-	"PingHandler":   {role: inbox.RoleOperate},
+	"ListHandlers":  {role: inbox.RoleRead, scoped: true},
+	"GetHandler":    {role: inbox.RoleRead, scoped: true},
+	"CreateHandler": {role: inbox.RoleAdmin, scoped: true},
+	"ChangeHandler": {role: inbox.RoleAdmin, scoped: true},
+	"DeleteHandler": {role: inbox.RoleAdmin, scoped: true},
+	"PauseHandler":  {role: inbox.RoleOperate, scoped: true},
+	"ResumeHandler": {role: inbox.RoleOperate, scoped: true},
+	"PingHandler":   {role: inbox.RoleOperate, scoped: true},
 
-	"ListHandlerSecrets":  {role: inbox.RoleRead},
-	"RotateHandlerSecret": {role: inbox.RoleAdmin},
-	"RetireHandlerSecret": {role: inbox.RoleAdmin},
+	"ListHandlerSecrets":  {role: inbox.RoleRead, scoped: true},
+	"RotateHandlerSecret": {role: inbox.RoleAdmin, scoped: true},
+	"RetireHandlerSecret": {role: inbox.RoleAdmin, scoped: true},
 
-	"ListMessages":  {role: inbox.RoleRead},
-	"GetMessage":    {role: inbox.RoleRead},
-	"GetTimeline":   {role: inbox.RoleRead},
-	"LookUp":        {role: inbox.RoleRead},
-	"ReplayMessage": {role: inbox.RoleOperate},
+	"ListMessages":  {role: inbox.RoleRead, scoped: true},
+	"GetMessage":    {role: inbox.RoleRead, scoped: true},
+	"GetTimeline":   {role: inbox.RoleRead, scoped: true},
+	"LookUp":        {role: inbox.RoleRead, scoped: true},
+	"ReplayMessage": {role: inbox.RoleOperate, scoped: true},
 
-	"ListDeliveries":  {role: inbox.RoleRead},
-	"GetDelivery":     {role: inbox.RoleRead},
-	"ListAttempts":    {role: inbox.RoleRead},
-	"ListOutcomes":    {role: inbox.RoleRead},
-	"RetryDelivery":   {role: inbox.RoleOperate},
-	"DiscardDelivery": {role: inbox.RoleOperate},
-	"FinishDelivery":  {role: inbox.RoleOperate},
+	"ListDeliveries":  {role: inbox.RoleRead, scoped: true},
+	"GetDelivery":     {role: inbox.RoleRead, scoped: true},
+	"ListAttempts":    {role: inbox.RoleRead, scoped: true},
+	"ListOutcomes":    {role: inbox.RoleRead, scoped: true},
+	"RetryDelivery":   {role: inbox.RoleOperate, scoped: true},
+	"DiscardDelivery": {role: inbox.RoleOperate, scoped: true},
+	"FinishDelivery":  {role: inbox.RoleOperate, scoped: true},
 
 	"ListJobs":  {role: inbox.RoleRead},
 	"GetJob":    {role: inbox.RoleRead},
 	"CreateJob": {role: inbox.RoleOperate},
 	"CancelJob": {role: inbox.RoleOperate},
 
-	"GetStats":  {role: inbox.RoleRead},
+	"GetStats":  {role: inbox.RoleRead, scoped: true},
 	"GetSystem": {role: inbox.RoleRead},
 
 	"ListTokens":  {role: inbox.RoleAdmin},
 	"CreateToken": {role: inbox.RoleAdmin},
 	"RevokeToken": {role: inbox.RoleAdmin},
-	"ListAudit":   {role: inbox.RoleAdmin},
+	"ListAudit":   {role: inbox.RoleAdmin, scoped: true},
 }
 
 // authorize refuses what the token of a request may not do.
@@ -82,6 +82,10 @@ func (s *server) authorize(next StrictHandlerFunc, operation string) StrictHandl
 			return nil, forbidden(fmt.Sprintf("%s needs a token of the role %s; this one has the role %s.", operation, needed.role, token.Role))
 		case !needed.scoped && !token.Scope.Everything():
 			return nil, forbidden(operation + " needs a token that is for all sources and handlers; this one is for some.")
+		}
+		ctx, err := s.enter(ctx, r, request)
+		if err != nil {
+			return nil, err
 		}
 		return next(ctx, w, r, request)
 	}

@@ -28,7 +28,7 @@ func (s *server) ListSourceSecrets(ctx context.Context, request ListSourceSecret
 // AddSourceSecret implements the operation.
 func (s *server) AddSourceSecret(ctx context.Context, request AddSourceSecretRequestObject) (AddSourceSecretResponseObject, error) {
 	in := request.Body
-	if err := checkNewSecret("secret", *in.Secret); err != nil {
+	if err := checkNewSecret(ctx, "secret", *in.Secret); err != nil {
 		return nil, err
 	}
 	secret := inbox.Secret(*in.Secret)
@@ -49,7 +49,7 @@ func (s *server) AddSourceSecret(ctx context.Context, request AddSourceSecretReq
 // RotateSourceSecret implements the operation.
 func (s *server) RotateSourceSecret(ctx context.Context, request RotateSourceSecretRequestObject) (RotateSourceSecretResponseObject, error) {
 	in := request.Body
-	if err := checkNewSecret("secret", *in.Secret); err != nil {
+	if err := checkNewSecret(ctx, "secret", *in.Secret); err != nil {
 		return nil, err
 	}
 	overlap := duration(or(in.Overlap, defaultOverlap))
@@ -111,7 +111,7 @@ func (s *server) RotateHandlerSecret(ctx context.Context, request RotateHandlerS
 	var made *string
 	if in.Secret == nil {
 		made = new(newSigningSecret())
-	} else if err := checkNewSecret("secret", *in.Secret); err != nil {
+	} else if err := checkNewSecret(ctx, "secret", *in.Secret); err != nil {
 		return nil, err
 	}
 	secret := inbox.Secret(or(in.Secret, or(made, "")))

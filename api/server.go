@@ -57,6 +57,7 @@ type Store interface {
 	AuditStore
 	StatsStore
 	TokenStore
+	ReachStore
 }
 
 // SourceStore keeps the sources. Names are of those that are not deleted.

@@ -16,9 +16,11 @@ func (s *server) ListSources(ctx context.Context, _ ListSourcesRequestObject) (L
 	if err != nil {
 		return nil, err
 	}
-	list := ListSources200JSONResponse{Items: make([]Source, len(sources))}
-	for i, source := range sources {
-		list.Items[i] = showSource(source)
+	list := ListSources200JSONResponse{Items: []Source{}}
+	for _, source := range sources {
+		if within(ctx).Source(source.ID) {
+			list.Items = append(list.Items, showSource(source))
+		}
 	}
 	return list, nil
 }
@@ -30,7 +32,10 @@ func (s *server) CreateSource(ctx context.Context, request CreateSourceRequestOb
 		Name: in.Name, Provider: in.Provider, Variant: or(in.Variant, ""), Settings: or(in.Settings, json.RawMessage("{}")),
 		Secrets: toSecrets(in.Secrets), BodyLimit: or(in.BodyLimit, 0), Enabled: or(in.Enabled, true),
 	}
-	if err := checkNewSecrets(in.Secrets); err != nil {
+	if err := checkNewName(scope(ctx).Source, in.Name, scope(ctx).Sources); err != nil {
+		return nil, err
+	}
+	if err := checkNewSecrets(ctx, in.Secrets); err != nil {
 		return nil, err
 	}
 	if err := s.checkSource(source); err != nil {
@@ -55,7 +60,7 @@ func (s *server) GetSource(ctx context.Context, request GetSourceRequestObject) 
 // ChangeSource implements the operation.
 func (s *server) ChangeSource(ctx context.Context, request ChangeSourceRequestObject) (ChangeSourceResponseObject, error) {
 	in := request.Body
-	if err := checkNewSecrets(in.Secrets); err != nil {
+	if err := checkNewSecrets(ctx, in.Secrets); err != nil {
 		return nil, err
 	}
 	source, err := s.store.ChangeSource(ctx, actor(ctx), request.Name, func(source *inbox.Source) error {
@@ -90,23 +95,23 @@ func (s *server) DeleteSource(ctx context.Context, request DeleteSourceRequestOb
 
 // checkNewSecrets refuses the form in which secrets are stored: taken as given, it would name a key and
 // open to nothing.
-func checkNewSecrets(texts []string) error {
+func checkNewSecrets(ctx context.Context, texts []string) error {
 	for i, text := range texts {
-		if err := checkNewSecret(fmt.Sprintf("secrets[%d]", i), text); err != nil {
+		if err := checkNewSecret(ctx, fmt.Sprintf("secrets[%d]", i), text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func checkNewSecret(field, text string) error {
+func checkNewSecret(ctx context.Context, field, text string) error {
 	if strings.HasPrefix(text, "sealed:") {
 		return invalid(field, "must not begin with sealed:, which marks secrets in the database")
 	}
 	if strings.ContainsRune(text, 0) {
 		return invalid(field, "must not have a NUL character")
 	}
-	return nil
+	return checkReference(ctx, inbox.Secret(text))
 }
 
 func (s *server) checkSource(source *inbox.Source) error {

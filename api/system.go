@@ -10,7 +10,7 @@ import (
 
 // StatsStore tells how the inbox does. It answers quickly, however many rows there are.
 type StatsStore interface {
-	Stats(ctx context.Context, window time.Duration) (*inbox.Stats, error)
+	Stats(ctx context.Context, within *inbox.Reach, window time.Duration) (*inbox.Stats, error)
 	System(ctx context.Context) (*inbox.System, error)
 }
 
@@ -19,7 +19,7 @@ const defaultMinutes = 5
 
 // GetStats implements the operation.
 func (s *server) GetStats(ctx context.Context, request GetStatsRequestObject) (GetStatsResponseObject, error) {
-	stats, err := s.store.Stats(ctx, time.Duration(or(request.Params.Minutes, defaultMinutes))*time.Minute)
+	stats, err := s.store.Stats(ctx, within(ctx), time.Duration(or(request.Params.Minutes, defaultMinutes))*time.Minute)
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ type tokenKey struct{}
 // actor returns whose token a request came with.
 func actor(ctx context.Context) inbox.Actor {
 	if token, ok := ctx.Value(tokenKey{}).(*inbox.OperatorToken); ok {
-		return inbox.Actor{Name: token.Name, TokenID: token.ID}
+		return inbox.Actor{Name: token.Name, TokenID: token.ID, Within: within(ctx)}
 	}
 	return inbox.Actor{}
 }

@@ -12,6 +12,7 @@ type Actor struct {
 	TokenID int64  // 0 for one that came without a token
 	Reason  string // why, in the operator's words; may be empty
 	Note    string // what else the next reader should know; may be empty
+	Within  *Reach // what it may act on
 }
 
 // AuditEntry is one change that an actor made. It was written in the transaction of the change.
@@ -67,6 +68,8 @@ type AuditFilter struct {
 	Message int64
 	From    time.Time // at this time or later
 	To      time.Time // before it
+	// Within leaves out what belongs to no source and no handler, such as tokens, as well.
+	Within *Reach
 }
 
 // AuditPage is a part of the audit, the latest entry first. Next is the id to continue after, 0 at the end.

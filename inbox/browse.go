@@ -13,6 +13,7 @@ type Filter struct {
 	BizKey      string
 	OrderingKey string
 	From, To    time.Time // received at From or later, before To
+	Within      *Reach
 
 	// Of deliveries only. One failed attempt of the delivery has both; a ResponseStatus below 300, which no
 	// failed attempt has, is that of the answer that ended the delivery.

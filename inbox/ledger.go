@@ -11,6 +11,7 @@ type LedgerFilter struct {
 	Result         Status    // of outcomes only
 	ResponseStatus int       // the handler's answer
 	From, To       time.Time // finished at From or later, before To
+	Within         *Reach
 }
 
 // LedgerPosition is where a page of a ledger ended; zero is the beginning.

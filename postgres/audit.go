@@ -133,6 +133,9 @@ SELECT id, at, actor, coalesce(token_id, 0), action, object, coalesce(source_id,
        coalesce(message, 0), coalesce(job_id, 0), reason, note, before, after
 FROM step
 WHERE (@actor::text = '' OR actor = @actor) AND (@action::text = '' OR action = @action) AND at >= @from AND at < @to
+  AND (NOT @some::boolean OR coalesce(source_id, handler_id) IS NOT NULL
+       AND (source_id IS NULL OR @sources::bigint[] IS NULL OR source_id = ANY (@sources))
+       AND (handler_id IS NULL OR @handlers::bigint[] IS NULL OR handler_id = ANY (@handlers)))
 ORDER BY id DESC LIMIT @limit`
 
 // auditEnd tells whether a step that gave too few entries ended in the middle of the table.
@@ -149,11 +152,11 @@ func (db *DB) ListAudit(ctx context.Context, f inbox.AuditFilter, after int64, l
 	if after == 0 {
 		after = math.MaxInt64
 	}
-	args := pgx.StrictNamedArgs{
+	args := withReach(f.Within, pgx.StrictNamedArgs{
 		"before": after, "message": f.Message, "object": f.Object, "actor": f.Actor, "action": string(f.Action),
 		"from": orInfinity(f.From, pgtype.NegativeInfinity), "to": orInfinity(f.To, pgtype.Infinity),
-		"step": auditStep, "limit": limit + 1,
-	}
+		"step": auditStep, "limit": limit + 1, "some": f.Within != nil,
+	})
 	rows, _ := db.pool.Query(ctx, listAudit, planned, args)
 	entries, err := pgx.CollectRows(rows, scanAudit)
 	if err != nil {

@@ -103,7 +103,9 @@ func (db *DB) ListDeliveries(ctx context.Context, f inbox.Filter, after inbox.De
 // enough. It returns the number that it has come down to, or 0 if there is nothing below. The filter's
 // message type, source and times are applied; its status and handler are for take, which sees all deliveries.
 func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, take func(*inbox.MessageState) bool) (int64, error) {
-	w := walkArgs{source: f.SourceID, handler: f.HandlerID, status: f.Status, bizKey: f.BizKey, orderingKey: f.OrderingKey, from: f.From, to: f.To}
+	w := walkArgs{
+		source: f.SourceID, handler: f.HandlerID, status: f.Status, bizKey: f.BizKey, orderingKey: f.OrderingKey, from: f.From, to: f.To, within: f.Within,
+	}
 	if f.MessageID != "" {
 		var err error
 		if w.ids, err = db.idsOf(ctx, f.SourceID, f.MessageID); err != nil || len(w.ids) == 0 {
@@ -130,8 +132,10 @@ func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, 
 	keyed := f.MessageID != "" || f.BizKey != "" || f.OrderingKey != ""
 	failed := failedOnly(f)
 	live := f.Status != "" && (!f.Status.Finished() || f.Status == inbox.Unrouted) && !keyed && !failed
+	some := f.Within != nil && f.Within.Sources != nil && f.SourceID == 0 && !keyed && !failed && !live
 	w.step = messageStep
-	if f.MessageType == "" && f.Status == "" && f.HandlerID == 0 && f.ErrorClass == "" && f.ResponseStatus == 0 {
+	if f.MessageType == "" && f.Status == "" && f.HandlerID == 0 && f.ErrorClass == "" && f.ResponseStatus == 0 &&
+		(f.Within == nil || f.Within.Handlers == nil && !keyed) {
 		w.step = want // every candidate counts
 	}
 	for walked := 0; walked < maxWalked; {
@@ -145,7 +149,7 @@ func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, 
 		switch {
 		case failed && !keyed:
 			messages, rest, looked, err = db.stepFailed(ctx, w, f)
-		case live:
+		case live, some:
 			messages, rest, looked, err = db.stepLive(ctx, w)
 		default:
 			messages, rest, looked, err = stepMessages(ctx, db.pool, w)
@@ -153,11 +157,14 @@ func (db *DB) walk(ctx context.Context, f inbox.Filter, before int64, want int, 
 		if err != nil {
 			return 0, err
 		}
-		if f.MessageType != "" {
-			messages = slices.DeleteFunc(messages, func(m *inbox.MessageState) bool { return m.MessageType != f.MessageType })
-		}
+		messages = slices.DeleteFunc(messages, func(m *inbox.MessageState) bool {
+			return f.MessageType != "" && m.MessageType != f.MessageType || !f.Within.Source(m.SourceID)
+		})
 		if err := addDeliveries(ctx, db.pool, messages); err != nil {
 			return 0, err
+		}
+		for _, m := range messages {
+			m.Limit(f.Within)
 		}
 		if failed {
 			if err := db.keepFailed(ctx, f, messages); err != nil {
@@ -186,6 +193,16 @@ type walkArgs struct {
 	ids             []int64   // nil: any
 	from, to        time.Time // received at from or later, before to; zero: open
 	step            int       // the most candidates
+	within          *inbox.Reach
+}
+
+// withReach adds what each statement asks for that heeds a reach. NULL is everything.
+func withReach(r *inbox.Reach, args pgx.StrictNamedArgs) pgx.StrictNamedArgs {
+	args["sources"], args["handlers"] = []int64(nil), []int64(nil)
+	if r != nil {
+		args["sources"], args["handlers"] = r.Sources, r.Handlers
+	}
+	return args
 }
 
 // firstAt finds about where a time is among the numbers, by bisection: no index has the time, but numbers
@@ -257,42 +274,59 @@ func scanMessageState(row pgx.CollectableRow) (*inbox.MessageState, error) {
 	return &m, err
 }
 
-// Each status that a delivery can have before it is finished, and UNROUTED, has its own way to the newest messages. All
-// give id, received_at, whether a delivery is one that is looked for, and how many rows were looked at.
+// Each status that a delivery can have before it is finished, and UNROUTED, has its own way to the newest messages, and
+// so have some sources. All give id, received_at, whether a delivery is one that is looked for, and how many rows were looked at.
 const (
 	// walkParked merges the newest of each handler: the index has them by handler.
 	walkParked = `
-SELECT DISTINCT d.id, d.received_at, true, 1
+SELECT DISTINCT d.id, d.received_at, @sources::bigint[] IS NULL OR d.source_id = ANY (@sources), 1
 FROM handler AS h
 CROSS JOIN LATERAL (
-    SELECT id, received_at FROM delivery
+    SELECT id, received_at, source_id FROM delivery
     WHERE handler_id = h.id AND status = 'MANUAL_REQUIRED' AND id < @before AND id >= @first
     ORDER BY id DESC LIMIT @step
 ) AS d
-WHERE @handler::bigint = 0 OR h.id = @handler
+WHERE (@handler::bigint = 0 OR h.id = @handler) AND (@handlers::bigint[] IS NULL OR h.id = ANY (@handlers))
 ORDER BY d.id DESC LIMIT @step`
 
 	// walkProcessing reads all claims; handlers' concurrency keeps them few.
 	walkProcessing = `
-WITH claimed AS MATERIALIZED (SELECT id, handler_id, received_at FROM delivery WHERE status = 'PROCESSING')
+WITH claimed AS MATERIALIZED (SELECT id, handler_id, source_id, received_at FROM delivery WHERE status = 'PROCESSING')
 SELECT DISTINCT id, received_at, true, 1 FROM claimed
 WHERE id < @before AND id >= @first AND (@handler::bigint = 0 OR handler_id = @handler)
+  AND (@handlers::bigint[] IS NULL OR handler_id = ANY (@handlers)) AND (@sources::bigint[] IS NULL OR source_id = ANY (@sources))
 ORDER BY id DESC LIMIT @step`
 
 	// walkUnrouted takes those that reached no handler when they came. A message whose delivery is asked for is none.
 	walkUnrouted = `
-SELECT id, received_at, true, 1 FROM outcome
+SELECT id, received_at, @sources::bigint[] IS NULL OR source_id = ANY (@sources), 1 FROM outcome
 WHERE result = 'UNROUTED' AND id < @before AND id >= @first AND @handler::bigint = 0
 ORDER BY id DESC LIMIT @step`
 
 	// walkUnfinished goes through all unfinished deliveries: PENDING, FAILED and WAITING are indexed by when
 	// they are due, not by number.
 	walkUnfinished = `
-SELECT id, received_at, bool_or(status = @status AND (@handler::bigint = 0 OR handler_id = @handler)), count(*)
-FROM (SELECT id, handler_id, received_at, status FROM delivery
+SELECT id, received_at,
+       bool_or(status = @status AND (@handler::bigint = 0 OR handler_id = @handler)
+               AND (@handlers::bigint[] IS NULL OR handler_id = ANY (@handlers))
+               AND (@sources::bigint[] IS NULL OR source_id = ANY (@sources))),
+       count(*)
+FROM (SELECT id, handler_id, source_id, received_at, status FROM delivery
       WHERE id < @before AND id >= @first ORDER BY id DESC LIMIT @step) AS d
 GROUP BY id, received_at
 ORDER BY id DESC`
+
+	// walkSources merges the newest of each source, for those who may see some only: a walk by number would go through
+	// all messages of the others.
+	walkSources = `
+SELECT m.id, m.received_at, true, 1
+FROM unnest(@sources::bigint[]) AS s (id)
+CROSS JOIN LATERAL (
+    SELECT id, received_at FROM inbox_message
+    WHERE source_id = s.id AND id < @before AND id >= @first AND received_at >= @from AND received_at < @to
+    ORDER BY id DESC LIMIT @step
+) AS m
+ORDER BY m.id DESC LIMIT @step`
 )
 
 // candidate is a message that a step came upon.
@@ -308,22 +342,33 @@ func scanCandidate(row pgx.CollectableRow) (c candidate, err error) {
 	return c, err
 }
 
-// stepLive takes the next messages that have an unfinished delivery of the status, or are UNROUTED.
-func (db *DB) stepLive(ctx context.Context, w walkArgs) (messages []*inbox.MessageState, rest int64, looked int, err error) {
-	args := pgx.StrictNamedArgs{"before": w.before, "first": w.first, "handler": w.handler}
-	statement := walkUnfinished
+// liveStatement chooses the way to the messages, and how many rows a step of it takes.
+func liveStatement(w *walkArgs) (string, pgx.StrictNamedArgs) {
+	args := pgx.StrictNamedArgs{"before": w.before, "first": w.first, "step": w.step}
+	if w.status == "" || w.status.Finished() && w.status != inbox.Unrouted {
+		args["sources"] = w.within.Sources
+		args["from"], args["to"] = orInfinity(w.from, pgtype.NegativeInfinity), orInfinity(w.to, pgtype.Infinity)
+		return walkSources, args
+	}
+	args["handler"] = w.handler
+	withReach(w.within, args)
 	switch w.status {
 	case inbox.ManualRequired:
-		statement = walkParked
+		return walkParked, args
 	case inbox.Processing:
-		statement = walkProcessing
+		return walkProcessing, args
 	case inbox.Unrouted:
-		statement = walkUnrouted
-	default:
-		args["status"] = string(w.status)
-		w.step = liveStep
+		delete(args, "handlers")
+		return walkUnrouted, args
 	}
-	args["step"] = w.step
+	w.step = liveStep
+	args["status"], args["step"] = string(w.status), w.step
+	return walkUnfinished, args
+}
+
+// stepLive takes the next messages that have an unfinished delivery of the status, are UNROUTED, or are of some sources.
+func (db *DB) stepLive(ctx context.Context, w walkArgs) (messages []*inbox.MessageState, rest int64, looked int, err error) {
+	statement, args := liveStatement(&w)
 	rows, _ := db.pool.Query(ctx, statement, planned, args)
 	candidates, err := pgx.CollectRows(rows, scanCandidate)
 	if err != nil {

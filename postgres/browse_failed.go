@@ -31,9 +31,11 @@ func failedMatch(f inbox.Filter, args pgx.StrictNamedArgs) pgx.StrictNamedArgs {
 const walkFailed = `
 SELECT id, max(finished_at),
        bool_or((@class::text = '' OR class = @class) AND (@response_status::int = 0 OR response_status = @response_status)
-               AND (@handler::bigint = 0 OR handler_id = @handler)),
+               AND (@handler::bigint = 0 OR handler_id = @handler)
+               AND (@handlers::bigint[] IS NULL OR handler_id = ANY (@handlers))
+               AND (@sources::bigint[] IS NULL OR source_id = ANY (@sources))),
        count(*)
-FROM (SELECT id, handler_id, finished_at, class, response_status FROM attempt
+FROM (SELECT id, handler_id, source_id, finished_at, class, response_status FROM attempt
       WHERE id < @before AND id >= @first AND finished_at >= @since
       ORDER BY id DESC LIMIT @step) AS a
 GROUP BY id
@@ -45,9 +47,9 @@ func (db *DB) stepFailed(ctx context.Context, w walkArgs, f inbox.Filter) (messa
 	if !f.From.IsZero() {
 		since = orInfinity(f.From.Add(-ledgerSlack), pgtype.NegativeInfinity)
 	}
-	rows, _ := db.pool.Query(ctx, walkFailed, planned, failedMatch(f, pgx.StrictNamedArgs{
+	rows, _ := db.pool.Query(ctx, walkFailed, planned, failedMatch(f, withReach(w.within, pgx.StrictNamedArgs{
 		"before": w.before, "first": w.first, "handler": w.handler, "since": since, "step": liveStep,
-	}))
+	})))
 	candidates, err := pgx.CollectRows(rows, scanCandidate)
 	if err != nil {
 		return nil, 0, 0, err

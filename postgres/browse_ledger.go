@@ -31,7 +31,7 @@ func walkLedger[T any](ctx context.Context, db *DB, statement string, f inbox.Le
 	scan pgx.RowToFunc[entry[T]],
 ) (page inbox.LedgerPage[T], err error) {
 	step := ledgerStep
-	if f.SourceID == 0 && f.HandlerID == 0 && f.Class == "" && f.Result == "" && f.ResponseStatus == 0 {
+	if f.SourceID == 0 && f.HandlerID == 0 && f.Class == "" && f.Result == "" && f.ResponseStatus == 0 && f.Within == nil {
 		step = limit + 1 // every row counts
 	}
 	for walked := 0; walked < ledgerWalked; walked += step {
@@ -60,12 +60,12 @@ func walkLedger[T any](ctx context.Context, db *DB, statement string, f inbox.Le
 }
 
 func ledgerArgs(f inbox.LedgerFilter, after inbox.LedgerPosition, step int) pgx.StrictNamedArgs {
-	return pgx.StrictNamedArgs{
+	return withReach(f.Within, pgx.StrictNamedArgs{
 		"at": orInfinity(after.FinishedAt, pgtype.Infinity), "id": after.Message, "delivery_handler": after.DeliveryID.Handler,
 		"claim_seq": after.ClaimSeq, "from": orInfinity(f.From, pgtype.NegativeInfinity), "to": orInfinity(f.To, pgtype.Infinity),
 		"message": f.Message, "source": f.SourceID, "handler": f.HandlerID, "response_status": f.ResponseStatus,
 		"kind": string(f.Class) + string(f.Result), "step": step,
-	}
+	})
 }
 
 const listAttempts = `
@@ -76,6 +76,8 @@ SELECT l.id, l.handler_id, coalesce((SELECT name FROM handler AS h WHERE h.id = 
 FROM (
     SELECT *, row_number() OVER (ORDER BY finished_at DESC, id DESC, handler_id DESC, claim_seq DESC) AS n,
            (@source::bigint = 0 OR source_id = @source) AND (@handler::bigint = 0 OR handler_id = @handler)
+           AND (@sources::bigint[] IS NULL OR source_id = ANY (@sources))
+           AND (@handlers::bigint[] IS NULL OR handler_id = ANY (@handlers))
            AND (@kind::text = '' OR class = @kind) AND (@response_status::int = 0 OR response_status = @response_status) AS wanted
     FROM (SELECT * FROM attempt
           WHERE finished_at <= @at AND finished_at >= @from AND finished_at < @to
@@ -116,6 +118,8 @@ SELECT l.id, coalesce(l.handler_id, 0), coalesce((SELECT name FROM handler AS h 
 FROM (
     SELECT *, row_number() OVER (ORDER BY finished_at DESC, id DESC, coalesce(handler_id, 0) DESC, claim_seq DESC) AS n,
            (@source::bigint = 0 OR source_id = @source) AND (@handler::bigint = 0 OR handler_id = @handler IS TRUE)
+           AND (@sources::bigint[] IS NULL OR source_id = ANY (@sources))
+           AND (@handlers::bigint[] IS NULL OR handler_id IS NULL OR handler_id = ANY (@handlers))
            AND (@kind::text = '' OR result = @kind) AND (@response_status::int = 0 OR response_status = @response_status) AS wanted
     FROM (SELECT * FROM outcome
           WHERE finished_at <= @at AND finished_at >= @from AND finished_at < @to

@@ -112,7 +112,7 @@ func TestLookUp(t *testing.T) {
 		var got []string
 		var after inbox.DeliveryID
 		for pages := 0; pages == 0 || after.Message != 0; pages++ {
-			page, err := f.LookUp(t.Context(), "order 7", after, limit)
+			page, err := f.LookUp(t.Context(), nil, "order 7", after, limit)
 			if err != nil || len(page.Items) > limit || pages > 9 {
 				t.Fatalf("LookUp = %+v, %v", page, err)
 			}
@@ -128,7 +128,7 @@ func TestLookUp(t *testing.T) {
 			t.Errorf("by %d: %q, want %q", limit, got, want)
 		}
 	}
-	if page, err := f.LookUp(t.Context(), "nothing", inbox.DeliveryID{}, 5); err != nil || len(page.Items) != 0 || page.Next.Message != 0 {
+	if page, err := f.LookUp(t.Context(), nil, "nothing", inbox.DeliveryID{}, 5); err != nil || len(page.Items) != 0 || page.Next.Message != 0 {
 		t.Errorf("LookUp of nothing = %+v, %v", page, err)
 	}
 }

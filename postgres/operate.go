@@ -133,7 +133,7 @@ FROM replayed AS r`
 )
 
 // Replay delivers a message again: to the given handlers, else to those of its finished deliveries, else,
-// if it has reached no handler, to those that subscribe to it now. It returns the new deliveries. It fails
+// if it has reached no handler, to those that subscribe to it now; of those, to the ones within the actor's reach. It returns the new deliveries. It fails
 // with ErrNotFound if there is no such message, and with ErrConflict, having changed nothing, if a given
 // handler's delivery isn't finished or there is nothing to replay.
 func (db *DB) Replay(ctx context.Context, by inbox.Actor, message int64, handlers []int64) ([]inbox.DeliveryState, error) {
@@ -150,6 +150,7 @@ func (db *DB) Replay(ctx context.Context, by inbox.Actor, message int64, handler
 		if err != nil {
 			return err
 		}
+		registered = slices.DeleteFunc(registered, func(h *inbox.Handler) bool { return !by.Within.Handler(h.ID) })
 		if handlers, err = replayTargets(m, registered, handlers); err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func TestStats(t *testing.T) {
 	f.exec(t, `UPDATE handler SET deleted_at = now() WHERE id = $1`, other)
 	f.exec(t, `UPDATE source SET enabled = false`)
 
-	s, err := f.Stats(t.Context(), 2*time.Minute)
+	s, err := f.Stats(t.Context(), nil, 2*time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ SELECT n, $1, $2, now(), now() - n * interval '1 ms', now(), 'DONE', '1 ms' FROM
 	f.exec(t, `INSERT INTO outcome (id, source_id, received_at, finished_at, result)
 SELECT n, $1, now(), now() - interval '1 hour', 'UNROUTED' FROM generate_series(200001, 201001) AS n`, f.source)
 	f.exec(t, `ANALYZE delivery`)
-	s, err := f.Stats(t.Context(), 5*time.Minute)
+	s, err := f.Stats(t.Context(), nil, 5*time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -80,6 +80,58 @@ func (db *DB) TokenByHash(ctx context.Context, hash [sha256.Size]byte) (*inbox.O
 	return token, nil
 }
 
+const (
+	sourceNames  = `SELECT id, name FROM source ORDER BY id`
+	handlerNames = `SELECT id, name FROM handler ORDER BY id`
+)
+
+// Reach returns what a scope comes to now: deleted sources and handlers count by the names that they had. It is nil
+// for a scope that leaves nothing out.
+func (db *DB) Reach(ctx context.Context, scope inbox.Scope) (*inbox.Reach, error) {
+	if scope.Everything() {
+		return nil, nil
+	}
+	reach := &inbox.Reach{}
+	for _, part := range []struct {
+		all       bool
+		statement string
+		in        func(string) bool
+		ids       *[]int64
+	}{
+		{scope.AllSources(), sourceNames, scope.Source, &reach.Sources},
+		{scope.AllHandlers(), handlerNames, scope.Handler, &reach.Handlers},
+	} {
+		if part.all {
+			continue
+		}
+		*part.ids = []int64{}
+		var (
+			id   int64
+			name string
+		)
+		rows, _ := db.pool.Query(ctx, part.statement)
+		_, err := pgx.ForEachRow(rows, []any{&id, &name}, func() error {
+			if part.in(name) {
+				*part.ids = append(*part.ids, id)
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("look up what a token is for: %w", mapError(err))
+		}
+	}
+	return reach, nil
+}
+
+// SourceOf returns the number of a message's source, or ErrNotFound.
+func (db *DB) SourceOf(ctx context.Context, message int64) (id int64, err error) {
+	err = db.pool.QueryRow(ctx, `SELECT source_id FROM inbox_message WHERE id = @id`, planned, pgx.StrictNamedArgs{"id": message}).Scan(&id)
+	if err != nil {
+		return 0, fmt.Errorf("find the source of message %d: %w", message, mapError(err))
+	}
+	return id, nil
+}
+
 const readTokens = tokenColumns + `ORDER BY id`
 
 // Tokens returns all tokens, those that are revoked or have expired as well, oldest first.
