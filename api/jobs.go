@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -43,13 +42,10 @@ func (s *server) CreateJob(ctx context.Context, request CreateJobRequestObject) 
 
 // newJob refuses a filter that would choose more than its author can have meant.
 func (s *server) newJob(ctx context.Context, in *NewJob) (*inbox.Job, error) {
-	if err := refuseNull(ctx); err != nil {
-		return nil, err
-	}
 	f := in.Filter
 	filter, err := s.filter(ctx, filterParams{
 		source: f.Source, handler: f.Handler, messageType: f.MessageType, messageID: f.MessageID, bizKey: f.BizKey,
-		orderingKey: f.OrderingKey, from: f.From, to: f.To,
+		orderingKey: f.OrderingKey, from: f.From.std(), to: f.To.std(),
 	})
 	if err != nil {
 		return nil, inFilter(err)
@@ -106,24 +102,6 @@ func (s *server) checkReplay(ctx context.Context, in *NewJob, job *inbox.Job) er
 	}
 	if job.ToHandler != 0 && f.HandlerID != 0 && f.HandlerID != job.ToHandler {
 		return invalid("to_handler", "must be the filter's handler: a delivery that has ended is replayed to its own handler")
-	}
-	return nil
-}
-
-// refuseNull refuses a field of the filter that is null: what a program has left empty must not choose
-// everything.
-func refuseNull(ctx context.Context) error {
-	text, _ := ctx.Value(bodyKey{}).([]byte)
-	var body struct {
-		Filter map[string]json.RawMessage `json:"filter"`
-	}
-	if err := json.Unmarshal(text, &body); err != nil {
-		return err
-	}
-	for name, value := range body.Filter {
-		if string(value) == "null" {
-			return invalid("filter."+name, "must not be null; leave it out if it isn't meant to choose")
-		}
 	}
 	return nil
 }
@@ -214,7 +192,7 @@ func showJob(j *inbox.Job) Job {
 	filter := JobFilter{
 		Status: some(JobFilterStatus(f.Status)), Source: some(j.Source), Handler: some(j.Handler), MessageType: some(f.MessageType),
 		MessageID: some(f.MessageID), BizKey: some(f.BizKey), OrderingKey: some(f.OrderingKey), ErrorClass: some(JobFilterErrorClass(f.ErrorClass)),
-		ResponseStatus: some(f.ResponseStatus), From: someTime(f.From), To: someTime(f.To),
+		ResponseStatus: some(f.ResponseStatus), From: bodyTime(f.From), To: bodyTime(f.To),
 	}
 	filter.All = some(filter == JobFilter{Status: filter.Status})
 	return Job{

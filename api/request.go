@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-playground/validator/v10"
 )
@@ -38,6 +39,9 @@ func (s *server) readBody(next http.Handler) http.Handler {
 			err = &apiError{kind: ProblemBadRequest, detail: "The body ended before its announced length."}
 		}
 		if err == nil && len(body) > 0 {
+			if len(bytes.TrimSpace(body)) == 0 {
+				err = io.ErrUnexpectedEOF
+			}
 			kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 			if kind != "application/json" {
 				err = &apiError{kind: ProblemUnsupportedMediaType, detail: "Send JSON, with Content-Type: application/json."}
@@ -57,6 +61,9 @@ func (s *server) readBody(next http.Handler) http.Handler {
 // have, which are typing errors, and values out of range.
 func (s *server) checkRequest(next StrictHandlerFunc, _ string) StrictHandlerFunc {
 	return func(ctx context.Context, w http.ResponseWriter, r *http.Request, request any) (any, error) {
+		if !isText(r.URL.Path) {
+			return nil, &apiError{kind: ProblemNotFound, detail: "Nothing has a name that isn't UTF-8 or has a NUL character."}
+		}
 		object := reflect.ValueOf(request)
 		params := object.FieldByName("Params")
 		if err := checkQuery(r.URL.RawQuery, params); err != nil {
@@ -67,9 +74,15 @@ func (s *server) checkRequest(next StrictHandlerFunc, _ string) StrictHandlerFun
 				return nil, err
 			}
 		}
-		if body := object.FieldByName("Body"); body.IsValid() && !body.IsNil() {
-			text, _ := ctx.Value(bodyKey{}).([]byte)
+		text, _ := ctx.Value(bodyKey{}).([]byte)
+		switch body := object.FieldByName("Body"); {
+		case !body.IsValid() && len(text) > 0:
+			return nil, &apiError{kind: ProblemBadRequest, detail: "This operation takes no body."}
+		case body.IsValid() && !body.IsNil():
 			if err := checkFields(text, body.Type().Elem()); err != nil {
+				return nil, err
+			}
+			if err := refuseNulls(text, body.Type().Elem()); err != nil {
 				return nil, err
 			}
 			if err := check(body.Interface()); err != nil {
@@ -89,8 +102,23 @@ func checkQuery(query string, params reflect.Value) error {
 	if params.IsValid() {
 		known = names(params.Type(), "form")
 	}
-	return refuseUnknown("", slices.Sorted(maps.Keys(values)), known, "parameter")
+	given := slices.Sorted(maps.Keys(values))
+	if err := refuseUnknown("", given, known, "parameter"); err != nil {
+		return err
+	}
+	for _, name := range given {
+		if len(values[name]) > 1 {
+			return &apiError{kind: ProblemBadRequest, fields: []FieldError{{Field: name, Detail: "must be given once"}}}
+		}
+		if !isText(values[name][0]) {
+			return invalid(name, "must be UTF-8 without a NUL character")
+		}
+	}
+	return nil
 }
+
+// isText reports whether the database could hold the text.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 // checkFields refuses unknown fields, also those of objects within, and what follows the JSON object.
 func checkFields(body []byte, t reflect.Type) error {
@@ -276,6 +304,9 @@ func rule(e validator.FieldError) string {
 
 // jsonKind names a type as JSON does.
 func jsonKind(t reflect.Type) string {
+	if t == reflect.TypeFor[Time]() {
+		return "an RFC 3339 time, such as 2026-01-31T15:04:05Z"
+	}
 	switch t.Kind() {
 	case reflect.String:
 		return "a string"

@@ -112,7 +112,7 @@ func (s *server) ListTokens(ctx context.Context, _ ListTokensRequestObject) (Lis
 // CreateToken implements the operation.
 func (s *server) CreateToken(ctx context.Context, request CreateTokenRequestObject) (CreateTokenResponseObject, error) {
 	in := request.Body
-	t := &inbox.OperatorToken{Name: in.Name, Role: inbox.Role(in.Role), Scope: inbox.Everything(), ExpiresAt: or(in.ExpiresAt, time.Time{})}
+	t := &inbox.OperatorToken{Name: in.Name, Role: inbox.Role(in.Role), Scope: inbox.Everything(), ExpiresAt: or(in.ExpiresAt, Time{}).Time}
 	if in.Sources != nil {
 		t.Scope.Sources = in.Sources
 	}

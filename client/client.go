@@ -8,7 +8,11 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"time"
 )
+
+// Time is a time in a request's body.
+type Time = time.Time
 
 // Error is a refusal by the API, as its problem document says it.
 type Error struct {
