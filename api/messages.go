@@ -273,7 +273,7 @@ var secretHeader = regexp.MustCompile(`(?i)signature|hmac|token|secret|password|
 func showHeaders(lines []byte, signature string) []Header {
 	headers := []Header{}
 	for line := range bytes.SplitSeq(lines, []byte("\r\n")) {
-		if name, value, ok := bytes.Cut(line, []byte(": ")); ok {
+		if name, value, ok := bytes.Cut(line, []byte(": ")); ok && !bytes.HasPrefix(line, []byte(":")) {
 			if secretHeader.Match(name) || signature != "" && strings.EqualFold(string(name), signature) {
 				value = []byte("***")
 			}

@@ -68,14 +68,7 @@ func NewTimeline(m *MessageState, attempts []AttemptEntry, outcomes []OutcomeEnt
 	t := &Timeline{Message: m}
 	at := m.ReceivedAt
 	t.add(Event{At: at, Kind: EventReceived, Detail: fmt.Sprintf("%d bytes at source %s", m.BodySize, m.Source)})
-	verified := "nothing is known of how: the source was deleted"
-	if source := now.SourceByID(m.SourceID); source != nil {
-		verified = fmt.Sprintf("as the provider %s asks (the source's provider now); which secret it was is not kept", source.Provider)
-		if source.Provider == "none" {
-			verified = "by nothing: the source's provider is none now"
-		}
-	}
-	t.add(Event{At: at, Kind: EventVerified, Detail: verified})
+	t.add(Event{At: at, Kind: EventVerified, Detail: howVerified(SecretID(m.Headers), now.SourceByID(m.SourceID))})
 	t.add(Event{At: at, Kind: EventStored, Detail: fmt.Sprintf("as message %d", m.ID)})
 	runs := t.addRuns(m, attempts, outcomes)
 	for _, o := range outcomes {
@@ -104,6 +97,28 @@ func NewTimeline(m *MessageState, attempts []AttemptEntry, outcomes []OutcomeEnt
 		}
 	}
 	return t
+}
+
+// howVerified says what proved the message, by the id of the secret that did and its source as it is now.
+func howVerified(secret string, source *Source) string {
+	by := ""
+	if secret != "" {
+		by = "by the secret " + secret
+		if source != nil && !slices.ContainsFunc(source.SecretInfo, func(i SecretInfo) bool { return i.ID == secret }) {
+			by += ", which the source has no more"
+		}
+	}
+	switch {
+	case source == nil && secret == "":
+		return "nothing is known of how: the source was deleted"
+	case source == nil:
+		return by
+	case secret != "":
+		return by + ", as the provider " + source.Provider + " asks (the source's provider now)"
+	case source.Provider == "none":
+		return "by nothing: the source's provider is none now"
+	}
+	return "as the provider " + source.Provider + " asks (the source's provider now); which secret it was is not kept"
 }
 
 func (t *Timeline) add(e Event) { t.Events = append(t.Events, e) }

@@ -207,7 +207,7 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, erro
 // newSubmission makes one message of each item of a request.
 func newSubmission(source *inbox.Source, r *http.Request, body []byte, items []providers.Item) *submission {
 	s := &submission{source: source.Name, messages: make([]inbox.Message, len(items))}
-	headers := keepHeaders(r.Header)
+	headers := keepHeaders(r.Header, verifiedBy(source, items))
 	contentType := r.Header.Get("Content-Type")
 	for i, item := range items {
 		sum := sha256.Sum256(item.Body)
@@ -232,10 +232,19 @@ var dropHeaders = map[string]bool{
 	"Content-Length": true, "Content-Type": true, "Accept-Encoding": true,
 }
 
-// keepHeaders writes the headers as lines, sorted by name, their values byte for byte.
-func keepHeaders(h http.Header) []byte {
+// verifiedBy returns the id of the secret that verified a request's items, all by the same; "" if none did.
+func verifiedBy(source *inbox.Source, items []providers.Item) string {
+	if at := items[0].Secret; at >= 0 && at < len(source.SecretInfo) {
+		return source.SecretInfo[at].ID
+	}
+	return ""
+}
+
+// keepHeaders writes the headers as lines, sorted by name, their values byte for byte, and in front of them the id of
+// the secret that verified them.
+func keepHeaders(h http.Header, secret string) []byte {
 	names := make([]string, 0, len(h))
-	size := 0
+	size := len(inbox.SecretLine) + len(secret) + len("\r\n")
 	for name, values := range h {
 		if !dropHeaders[name] {
 			names = append(names, name)
@@ -246,6 +255,9 @@ func keepHeaders(h http.Header) []byte {
 	}
 	slices.Sort(names)
 	lines := make([]byte, 0, size)
+	if secret != "" {
+		lines = append(append(append(lines, inbox.SecretLine...), secret...), "\r\n"...)
+	}
 	for _, name := range names {
 		for _, value := range h[name] {
 			lines = append(append(append(append(lines, name...), ": "...), value...), "\r\n"...)

@@ -5,15 +5,23 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/inboxd/inboxd/inbox"
 )
 
 // timelineEntries is how much of each ledger a timeline shows: the latest.
 const timelineEntries = 1000
 
+const readHeaders = `SELECT headers FROM inbox_message WHERE id = @id AND received_at = @received_at`
+
 // Timeline tells what happened to a message, or fails with ErrNotFound.
 func (db *DB) Timeline(ctx context.Context, id int64) (*inbox.Timeline, error) {
 	m, err := messageState(ctx, db.pool, id)
+	if err != nil {
+		return nil, fmt.Errorf("read message %d: %w", id, mapError(err))
+	}
+	err = db.pool.QueryRow(ctx, readHeaders, planned, pgx.StrictNamedArgs{"id": id, "received_at": m.ReceivedAt}).Scan(&m.Headers)
 	if err != nil {
 		return nil, fmt.Errorf("read message %d: %w", id, mapError(err))
 	}

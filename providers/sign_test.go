@@ -119,3 +119,31 @@ func TestSignUnfitBody(t *testing.T) {
 		t.Error("Sign made a request without an id")
 	}
 }
+
+func TestVerifySaysWhichSecret(t *testing.T) {
+	another := map[string]inbox.Secret{
+		"standard-webhooks v1":  "whsec_" + inbox.Secret(base64.StdEncoding.EncodeToString([]byte("another secret"))),
+		"standard-webhooks v1a": "whsk_" + inbox.Secret(base64.StdEncoding.EncodeToString([]byte(strings.Repeat("SEED", 8)))),
+	}
+	for name, src := range signers {
+		other, ok := another[name]
+		if !ok {
+			other = "another"
+		}
+		request, err := configure(t, src).Sign(providers.Draft{Path: "/in/shop", MessageType: "t", Now: now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for want, secrets := range [][]inbox.Secret{{src.Secrets[0], other}, {other, src.Secrets[0]}} {
+			both := *src
+			both.Secrets = secrets
+			if items, err := configure(t, &both).Verify(request); err != nil || items[0].Secret != want {
+				t.Errorf("%s: Verify = %+v, %v, want the secret %d", name, items, err, want)
+			}
+		}
+	}
+	items, err := configure(t, &inbox.Source{Provider: "none"}).Verify(&providers.Request{Body: []byte(`{}`), Now: now})
+	if err != nil || items[0].Secret != -1 {
+		t.Errorf("without a secret Verify = %+v, %v, want -1", items, err)
+	}
+}

@@ -123,7 +123,7 @@ func base64Key(secret string) ([]byte, error) {
 
 // scheme checks and makes signatures with a source's keys.
 type scheme interface {
-	// matches reports whether one of c.candidates is authentic, or why it can't tell.
+	// matches reports whether one of c.candidates is authentic, and by which key (c.key), or why it can't tell.
 	matches(c *call) Reason
 	// sign returns the signature that the first key makes or, forged, one that no key of the source makes.
 	sign(c *call, forged bool) ([]byte, error)
@@ -145,7 +145,7 @@ func newHMAC(hash func() hash.Hash, keys [][]byte, signed func(*call, io.Writer)
 }
 
 func (s *hmacScheme) matches(c *call) Reason {
-	for _, states := range s.keys {
+	for i, states := range s.keys {
 		mac := states.Get().(hash.Hash)
 		mac.Reset()
 		ok := s.signed(c, mac)
@@ -156,6 +156,7 @@ func (s *hmacScheme) matches(c *call) Reason {
 		}
 		for _, candidate := range c.candidates {
 			if hmac.Equal(candidate, c.sum) {
+				c.key = i
 				return ""
 			}
 		}
@@ -221,9 +222,10 @@ func (s *ed25519Scheme) matches(c *call) Reason {
 	if !ok {
 		return SignedPartMissing
 	}
-	for _, key := range s.keys {
+	for i, key := range s.keys {
 		for _, candidate := range c.candidates {
 			if ed25519.Verify(key.public, message, candidate) {
+				c.key = i
 				return ""
 			}
 		}
@@ -250,9 +252,10 @@ func (s *ed25519Scheme) sign(c *call, forged bool) ([]byte, error) {
 type tokenScheme struct{ tokens [][]byte }
 
 func (s *tokenScheme) matches(c *call) Reason {
-	for _, token := range s.tokens {
+	for i, token := range s.tokens {
 		for _, candidate := range c.candidates {
 			if subtle.ConstantTimeCompare(candidate, token) == 1 {
+				c.key = i
 				return ""
 			}
 		}

@@ -151,6 +151,7 @@ type call struct {
 
 	pairs      []pair   // of the signature's place
 	candidates [][]byte // the request's signatures, decoded
+	key        int      // which key fits one of them, once matches says so
 	sum        []byte   // the signature that one key makes
 	scratch    []byte
 

@@ -26,6 +26,7 @@ type Item struct {
 	OrderingKey string
 	EventTime   time.Time // zero if the provider doesn't say
 	Body        []byte    // the exact bytes: the request's body or, if it brings several messages, a part of it
+	Secret      int       // which of the source's secrets verified it; -1 if nothing was verified
 }
 
 // Answer is what a provider wants to read when its request has been stored, the first time and again.
@@ -119,6 +120,10 @@ func (v *Verifier) verify(c *call) ([]Item, Reason) {
 			return nil, MalformedBody
 		}
 	}
+	secret := -1
+	if v.authentic != nil {
+		secret = c.key
+	}
 	items := make([]Item, len(bodies))
 	for i, body := range bodies {
 		c.setBody(body)
@@ -129,7 +134,7 @@ func (v *Verifier) verify(c *call) ([]Item, Reason) {
 			}
 			return nil, NoMessageID
 		}
-		items[i] = Item{MessageID: id, Body: body, EventTime: v.occurred(c)}
+		items[i] = Item{MessageID: id, Body: body, EventTime: v.occurred(c), Secret: secret}
 		items[i].MessageType, _ = v.kind(c)
 		items[i].OrderingKey, _ = v.order(c)
 		if v.isOnceOnly(items[i].MessageType) {

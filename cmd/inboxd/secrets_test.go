@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -377,10 +378,30 @@ func TestRotationIsEffectiveEverywhere(t *testing.T) { // [B12]
 	if got := post(shopSecret); got != http.StatusOK {
 		t.Errorf("in the overlap the old secret was answered %d", got)
 	}
+	var secrets struct{ Items []struct{ ID string } }
+	one.call(t, http.MethodGet, "/sources/shop/secrets", nil, &secrets)
+	for i, secret := range []string{next, shopSecret} {
+		post(secret)
+		if got := verifiedBy(t, w, one, fmt.Sprint("m", sent)); !strings.HasPrefix(got, "by the secret "+secrets.Items[i].ID+", as the provider hmac asks") {
+			t.Errorf("the timeline says %q, want the secret %s", got, secrets.Items[i].ID)
+		}
+	}
+	former := fmt.Sprint("m", sent)
 	w.exec(t, `UPDATE source SET secret_info = jsonb_set(secret_info, '{1,not_after}', to_jsonb(now()))`)
 	eventually(t, time.Second, "the old secret no longer verifies", func() bool { return post(shopSecret) == http.StatusUnauthorized })
 	if got := post(next); got != http.StatusOK {
 		t.Errorf("after the overlap the new secret was answered %d", got)
+	}
+
+	if got := verifiedBy(t, w, one, former); !strings.Contains(got, secrets.Items[1].ID+", which the source has no more") {
+		t.Errorf("after the overlap the timeline says %q", got)
+	}
+	var message struct{ Headers []struct{ Name string } }
+	one.call(t, http.MethodGet, fmt.Sprint("/messages/", w.count(t, `SELECT max(id)::int FROM inbox_message`)), nil, &message)
+	if len(message.Headers) == 0 || slices.ContainsFunc(message.Headers, func(h struct{ Name string }) bool {
+		return !strings.Contains("Accept-Encoding User-Agent X-Id X-Signature X-Type", h.Name)
+	}) {
+		t.Errorf("the API shows the headers %v", message.Headers)
 	}
 
 	// Each message has as many signatures as the handler has secrets.
@@ -394,6 +415,11 @@ func TestRotationIsEffectiveEverywhere(t *testing.T) { // [B12]
 		}
 		select {
 		case h := <-headers:
+			for name := range h {
+				if strings.Contains(strings.ToLower(name), "secret") {
+					t.Errorf("the handler got a header %q", name)
+				}
+			}
 			return len(strings.Fields(h.Get("Webhook-Signature")))
 		case <-time.After(10 * time.Second):
 			t.Fatal("nothing was delivered")
@@ -408,4 +434,19 @@ func TestRotationIsEffectiveEverywhere(t *testing.T) { // [B12]
 	eventually(t, 2*time.Second, "both secrets sign", func() bool { return signatures() == 2 })
 	w.exec(t, `UPDATE handler SET secret_info = jsonb_set(secret_info, '{1,not_after}', to_jsonb(now()))`)
 	eventually(t, 2*time.Second, "the new secret alone signs", func() bool { return signatures() == 1 })
+}
+
+// verifiedBy returns what a message's timeline says of how it was verified.
+func verifiedBy(t *testing.T, w *world, i *instance, messageID string) string {
+	t.Helper()
+	var timeline struct {
+		Events []struct{ Kind, Detail string }
+	}
+	i.call(t, http.MethodGet, fmt.Sprint("/messages/", w.count(t, `SELECT id::int FROM inbox_message WHERE message_id = $1`, messageID), "/timeline"), nil, &timeline)
+	for _, event := range timeline.Events {
+		if event.Kind == "verified" {
+			return event.Detail
+		}
+	}
+	return ""
 }
