@@ -11,14 +11,15 @@ import (
 )
 
 type handlersCommand struct {
-	List   handlersList   `cmd:"" help:"List the handlers."`
-	Get    handlersGet    `cmd:"" help:"Show a handler."`
-	Create handlersCreate `cmd:"" help:"Register a handler, and print the secret that signs what it is sent, this once."`
-	Change handlersChange `cmd:"" aliases:"update" help:"Change a handler; what isn't given stays."`
-	Delete handlersDelete `cmd:"" help:"Delete a handler; its unfinished deliveries end as DISCARDED."`
-	Pause  handlersPause  `cmd:"" help:"Deliver nothing more to a handler; its messages wait."`
-	Resume handlersResume `cmd:"" help:"Deliver to a handler again, what waited included."`
-	Ping   handlersPing   `cmd:"" help:"Send a handler a test delivery now; exit status 1 if it doesn't answer 2xx."`
+	List    handlersList          `cmd:"" help:"List the handlers."`
+	Get     handlersGet           `cmd:"" help:"Show a handler."`
+	Create  handlersCreate        `cmd:"" help:"Register a handler, and print the secret that signs what it is sent, this once."`
+	Change  handlersChange        `cmd:"" aliases:"update" help:"Change a handler; what isn't given stays."`
+	Delete  handlersDelete        `cmd:"" help:"Delete a handler; its unfinished deliveries end as DISCARDED."`
+	Pause   handlersPause         `cmd:"" help:"Deliver nothing more to a handler; its messages wait."`
+	Resume  handlersResume        `cmd:"" help:"Deliver to a handler again, what waited included."`
+	Secrets handlerSecretsCommand `cmd:"" help:"Secrets that sign what a handler is sent."`
+	Ping    handlersPing          `cmd:"" help:"Send a handler a test delivery now; exit status 1 if it doesn't answer 2xx."`
 }
 
 func handlerTable(w io.Writer, handlers []client.HandlerView) {
@@ -76,6 +77,7 @@ type handlerFlags struct {
 	BackoffBase     *string  `placeholder:"D" help:"The delay after the first failure; it doubles with each retry."`
 	BackoffCap      *string  `placeholder:"D" help:"No delay is longer."`
 	PermanentStatus []int    `placeholder:"N" help:"Answers that no retry can cure; they park a delivery at once."`
+	CredentialsFile string   `placeholder:"F" help:"A file with what it is shown beside the signature, in JSON as the API takes it; - is standard input. {} takes it away."`
 }
 
 type handlersCreate struct {
@@ -92,10 +94,14 @@ func (cmd *handlersCreate) Run(ctx context.Context, c *console) error {
 	if err != nil {
 		return err
 	}
+	credentials, err := readCredentials(cmd.CredentialsFile)
+	if err != nil {
+		return err
+	}
 	made, err := client.Read[client.CreatedHandler](api.CreateHandler(ctx, client.NewHandler{
 		Name: cmd.Name, URL: cmd.HandlerTo, Sources: cmd.Source, MessageTypes: cmd.Type, Concurrency: cmd.Concurrency, Timeout: cmd.Timeout,
 		MaxRetryCount: cmd.MaxRetryCount, BackoffBase: cmd.BackoffBase, BackoffCap: cmd.BackoffCap, PermanentStatuses: cmd.PermanentStatus,
-		Paused: cmd.Paused,
+		Paused: cmd.Paused, Credentials: credentials,
 	}))
 	if err != nil {
 		return err
@@ -114,10 +120,15 @@ type handlersChange struct {
 }
 
 func (cmd *handlersChange) Run(ctx context.Context, c *console) error {
+	credentials, err := readCredentials(cmd.CredentialsFile)
+	if err != nil {
+		return err
+	}
 	return cmd.run(c, func(api *client.Client) (*http.Response, error) {
 		return api.ChangeHandler(ctx, cmd.Name, client.HandlerChange{
 			URL: cmd.HandlerTo, Sources: cmd.Source, MessageTypes: cmd.Type, Concurrency: cmd.Concurrency, Timeout: cmd.Timeout,
 			MaxRetryCount: cmd.MaxRetryCount, BackoffBase: cmd.BackoffBase, BackoffCap: cmd.BackoffCap, PermanentStatuses: cmd.PermanentStatus,
+			Credentials: credentials,
 		})
 	})
 }

@@ -103,13 +103,7 @@ func collect[T any](f pageFlags, page func(cursor *string, limit int) ([]T, *str
 func readSecrets(files, references []string) ([]string, error) {
 	var secrets []string
 	for _, file := range files {
-		var text []byte
-		var err error
-		if file == "-" {
-			text, err = io.ReadAll(io.LimitReader(os.Stdin, maxSecretFile+1))
-		} else {
-			text, err = os.ReadFile(file)
-		}
+		text, err := readInput(file, maxSecretFile)
 		if err != nil {
 			return nil, fmt.Errorf("read the secret: %w", err)
 		}
@@ -126,6 +120,19 @@ func readSecrets(files, references []string) ([]string, error) {
 		secrets = append(secrets, reference)
 	}
 	return secrets, nil
+}
+
+// readInput reads a file, - is standard input, up to a byte more than the limit.
+func readInput(file string, limit int64) ([]byte, error) {
+	if file == "-" {
+		return io.ReadAll(io.LimitReader(os.Stdin, limit+1))
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, limit+1))
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

@@ -11,11 +11,12 @@ import (
 )
 
 type sourcesCommand struct {
-	List   sourcesList   `cmd:"" help:"List the sources."`
-	Get    sourcesGet    `cmd:"" help:"Show a source."`
-	Create sourcesCreate `cmd:"" help:"Register a source."`
-	Change sourcesChange `cmd:"" aliases:"update" help:"Change a source; what isn't given stays."`
-	Delete sourcesDelete `cmd:"" help:"Delete a source; its messages stay."`
+	List    sourcesList          `cmd:"" help:"List the sources."`
+	Get     sourcesGet           `cmd:"" help:"Show a source."`
+	Create  sourcesCreate        `cmd:"" help:"Register a source."`
+	Change  sourcesChange        `cmd:"" aliases:"update" help:"Change a source; what isn't given stays."`
+	Delete  sourcesDelete        `cmd:"" help:"Delete a source; its messages stay."`
+	Secrets sourceSecretsCommand `cmd:"" help:"Secrets that verify what a source takes."`
 }
 
 func sourceTable(w io.Writer, sources []client.Source) {
