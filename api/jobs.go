@@ -16,7 +16,7 @@ type JobStore interface {
 	// PlanJob counts what the job would move, and changes nothing.
 	PlanJob(ctx context.Context, j *inbox.Job) (inbox.JobPlan, error)
 	Job(ctx context.Context, id int64) (inbox.Job, error)
-	ListJobs(ctx context.Context, status inbox.JobStatus, after int64, limit int) ([]inbox.Job, error)
+	ListJobs(ctx context.Context, status inbox.JobStatus, token, after int64, limit int) ([]inbox.Job, error)
 	CancelJob(ctx context.Context, by inbox.Actor, id int64) (inbox.Job, error)
 }
 
@@ -82,7 +82,7 @@ func (s *server) checkReplay(ctx context.Context, in *NewJob, job *inbox.Job) er
 	}
 	if in.ToHandler != nil {
 		h, err := s.store.Handler(ctx, *in.ToHandler)
-		if errors.Is(err, inbox.ErrNotFound) {
+		if errors.Is(err, inbox.ErrNotFound) || err == nil && !within(ctx).Handler(h.ID) {
 			return invalid("to_handler", fmt.Sprintf("no handler has the name %q", *in.ToHandler))
 		}
 		if err != nil {
@@ -130,7 +130,7 @@ func (s *server) ListJobs(ctx context.Context, request ListJobsRequestObject) (L
 		}
 	}
 	limit := or(request.Params.Limit, defaultLimit)
-	jobs, err := s.store.ListJobs(ctx, status, after, limit+1)
+	jobs, err := s.store.ListJobs(ctx, status, ownJobs(ctx), after, limit+1)
 	if err != nil {
 		return nil, err
 	}

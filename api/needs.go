@@ -56,10 +56,10 @@ var needs = map[string]need{
 	"DiscardDelivery": {role: inbox.RoleOperate, scoped: true},
 	"FinishDelivery":  {role: inbox.RoleOperate, scoped: true},
 
-	"ListJobs":  {role: inbox.RoleRead},
-	"GetJob":    {role: inbox.RoleRead},
-	"CreateJob": {role: inbox.RoleOperate},
-	"CancelJob": {role: inbox.RoleOperate},
+	"ListJobs":  {role: inbox.RoleRead, scoped: true},
+	"GetJob":    {role: inbox.RoleRead, scoped: true},
+	"CreateJob": {role: inbox.RoleOperate, scoped: true},
+	"CancelJob": {role: inbox.RoleOperate, scoped: true},
 
 	"GetStats":  {role: inbox.RoleRead, scoped: true},
 	"GetSystem": {role: inbox.RoleRead},

@@ -37,7 +37,7 @@ func scope(ctx context.Context) inbox.Scope {
 
 // enter puts the reach of a token that is for some sources or handlers only into the context, and refuses a request
 // whose path names what is out of reach, as if it weren't there. It is the one place for all paths below /sources,
-// /handlers, /messages and /deliveries; lists and bodies are left to their operations.
+// /handlers, /messages, /deliveries and /jobs; lists and bodies are left to their operations.
 func (s *server) enter(ctx context.Context, r *http.Request, request any) (context.Context, error) {
 	scope := scope(ctx)
 	if scope.Everything() {
@@ -77,8 +77,34 @@ func (s *server) enter(ctx context.Context, r *http.Request, request any) (conte
 			}
 			return ctx, orNotFound(err, "delivery", text)
 		}
+	case "jobs":
+		if text := pathText(request, "ID"); text != "" {
+			id, err := jobNumber(text)
+			if err == nil {
+				err = s.owns(ctx, id)
+			}
+			return ctx, orNotFound(err, "job", text)
+		}
 	}
 	return ctx, nil
+}
+
+// ownJobs returns whose jobs a token that is for some only sees, its own; 0 is everybody's. What a job acts on
+// would not tell: its filter can choose from everything.
+func ownJobs(ctx context.Context) int64 {
+	if within(ctx) == nil {
+		return 0
+	}
+	return actor(ctx).TokenID
+}
+
+// owns fails with ErrNotFound for a job of somebody else.
+func (s *server) owns(ctx context.Context, job int64) error {
+	j, err := s.store.Job(ctx, job)
+	if err == nil && j.By.TokenID != ownJobs(ctx) {
+		return inbox.ErrNotFound
+	}
+	return err
 }
 
 // pathText returns a parameter of the path of a generated request struct; "" if it has none of that name.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -55,7 +56,8 @@ func (g *gateway) rows(t *testing.T) string {
 	err := g.pool.QueryRow(t.Context(), `
 SELECT string_agg(line, E'\n' ORDER BY line)
 FROM (SELECT s::text FROM source AS s UNION ALL SELECT h::text FROM handler AS h UNION ALL SELECT t::text FROM token AS t
-      UNION ALL SELECT d::text FROM delivery AS d UNION ALL SELECT o::text FROM outcome AS o UNION ALL SELECT a::text FROM audit AS a) AS all_rows (line)`).Scan(&text)
+      UNION ALL SELECT d::text FROM delivery AS d UNION ALL SELECT o::text FROM outcome AS o UNION ALL SELECT a::text FROM audit AS a
+      UNION ALL SELECT j::text FROM job AS j) AS all_rows (line)`).Scan(&text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +86,8 @@ func TestForeignThings(t *testing.T) {
 			numbers["foreign-1"] + "." + handler("foreign-vault"), numbers["m2"] + "." + handler("foreign-all"), numbers["foreign-1"] + "." + handler("books"),
 		},
 	}
-	unknown := map[string]string{"/sources/{name}": "nobody", "/handlers/{name}": "nobody", "/messages/{id}": "999999", "/deliveries/{id}": "999999.1"}
+	foreign["/jobs/{id}"] = []string{into[api.Job](t, g.must(t, 201, "POST", "/api/v1/jobs", `{"action": "retry", "filter": {"handler": "books"}}`)).ID}
+	unknown := map[string]string{"/jobs/{id}": "999999", "/sources/{name}": "nobody", "/handlers/{name}": "nobody", "/messages/{id}": "999999", "/deliveries/{id}": "999999.1"}
 	before := g.rows(t)
 	for _, o := range operations(t) {
 		if !o.scoped || !strings.Contains(o.path, "{") {
@@ -144,6 +147,9 @@ func TestForeignRows(t *testing.T) {
 		"ListAudit":      {"", "action=source.create", "object=books"},
 		"GetStats":       {""},
 	}
+	mine.must(t, 201, "POST", "/api/v1/jobs", `{"action": "replay", "filter": {"source": "shop", "status": "DONE"}}`)
+	g.must(t, 201, "POST", "/api/v1/jobs", `{"action": "replay", "filter": {"source": "foreign-bank", "status": "DISCARDED"}, "reason": "foreign"}`)
+	lists["ListJobs"] = []string{"", "status=running", "limit=1"}
 	// With these there is something, all of it foreign.
 	hidden := map[string][]string{
 		"ListMessages":   {"status=PENDING", "message_id=foreign-1", "biz_key=" + url.QueryEscape("order foreign-1")},
@@ -280,9 +286,71 @@ func TestScopedAdmin(t *testing.T) {
 	if list := into[api.DeliveryList](t, g.must(t, 200, "GET", "/api/v1/deliveries?message_id=m1&handler=foreign-all", "")); list.Items[0].ReplayNo != 0 || list.Items[0].Status != "DONE" {
 		t.Errorf("the foreign delivery is %+v", list.Items[0])
 	}
+	// A job reaches no further than whoever made it: not to what is parked at the foreign handler, nor at theirs of the bank.
+	g.storeAt(t, "shop", "m4")
+	g.storeAt(t, "foreign-bank", "foreign-4")
+	for _, name := range []string{"books", "books-all", "foreign-all"} {
+		g.run(t, name, inbox.VerdictPermanent)
+	}
+	retry := `{"action": "retry", "filter": {"all": true}`
+	plan := into[api.JobPlan](t, mine.must(t, 200, "POST", "/api/v1/jobs", retry+`, "dry_run": true}`))
+	var groups []string
+	for _, group := range plan.Groups {
+		groups = append(groups, fmt.Sprintf("%s %d", group.Handler, group.Deliveries))
+	}
+	slices.Sort(groups)
+	if want := []string{"books 2", "books-all 1"}; !slices.Equal(groups, want) {
+		t.Errorf("the plan is %q, want %q: m1 and m4", groups, want)
+	}
+	job := into[api.Job](t, mine.must(t, 201, "POST", "/api/v1/jobs", retry+`}`))
+	g.runJob(t, job.ID)
+	if done := into[api.Job](t, mine.must(t, 200, "GET", "/api/v1/jobs/"+job.ID, "")); done.Status != "done" || done.Moved != 3 {
+		t.Errorf("the job is %+v, want 3 moved", done)
+	}
+	if list := g.must(t, 200, "GET", "/api/v1/deliveries?status=MANUAL_REQUIRED", ""); strings.Contains(list.text, `"handler":"books"`) || strings.Count(list.text, "foreign") < 3 {
+		t.Errorf("after the job these are parked: %s", list.text)
+	}
+	if got := fields(mine.refused(t, api.ProblemInvalid, "POST", "/api/v1/jobs", `{"action": "replay", "filter": {"source": "shop", "status": "UNROUTED"}, "to_handler": "foreign-all"}`)); got != "to_handler" {
+		t.Errorf("the fields are %q", got)
+	}
+	if got := fields(mine.refused(t, api.ProblemInvalid, "POST", "/api/v1/jobs", `{"action": "retry", "filter": {"source": "foreign-bank"}}`)); got != "filter.source" {
+		t.Errorf("the fields are %q", got)
+	}
+	// So doesn't one that replays what reached no handler: foreign-all subscribes to it, too.
+	unrouted := `{"action": "replay", "filter": {"source": "shop", "status": "UNROUTED"}`
+	if plan := into[api.JobPlan](t, mine.must(t, 200, "POST", "/api/v1/jobs", unrouted+`, "dry_run": true}`)); plan.Deliveries != 2 {
+		t.Errorf("the plan is %+v, want m3 to books and books-all", plan)
+	}
+
 	// UNROUTED: to those of theirs that subscribe now.
 	replayed = into[api.Replayed](t, mine.must(t, 200, "POST", "/api/v1/messages/"+numbers["m3"]+"/replay", ""))
 	if got := replayed.Deliveries; len(got) != 2 || !strings.HasPrefix(got[0].Handler, "books") || !strings.HasPrefix(got[1].Handler, "books") {
 		t.Errorf("replayed %+v, want to books and books-all", replayed)
 	}
+}
+
+// runJob runs a job to its end, as the leader does.
+func (g *gateway) runJob(t *testing.T, text string) {
+	t.Helper()
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 100 {
+		j, err := g.Job(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if j.Status != inbox.JobRunning {
+			return
+		}
+		selection, err := g.SelectForJob(t.Context(), &j, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.MoveForJob(t.Context(), &j, inbox.JobPage{Messages: selection.Messages, Cursor: selection.Next}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatalf("job %s doesn't end", text)
 }

@@ -2273,6 +2273,8 @@ type ClientInterface interface {
 
 	// ListJobs Jobs, the latest first
 	//
+	// A token that is for some sources or handlers only sees the jobs that it has created.
+	//
 	// Corresponds with GET /jobs (the `ListJobs` operationId).
 	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
@@ -3011,6 +3013,8 @@ func (c *Client) RetireHandlerSecret(ctx context.Context, name Name, secret Secr
 }
 
 // ListJobs Jobs, the latest first
+//
+// A token that is for some sources or handlers only sees the jobs that it has created.
 //
 // Corresponds with GET /jobs (the `ListJobs` operationId).
 func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6212,6 +6216,8 @@ type ClientWithResponsesInterface interface {
 
 	// ListJobsWithResponse Jobs, the latest first
 	//
+	// A token that is for some sources or handlers only sees the jobs that it has created.
+	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /jobs (the `ListJobs` operationId).
@@ -9222,6 +9228,8 @@ func (c *ClientWithResponses) RetireHandlerSecretWithResponse(ctx context.Contex
 }
 
 // ListJobsWithResponse Jobs, the latest first
+//
+// A token that is for some sources or handlers only sees the jobs that it has created.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -29,7 +29,8 @@ const (
 type Job struct {
 	ID     int64
 	Action JobAction
-	// Filter chooses. Its Status is MANUAL_REQUIRED; of a replay DONE, DISCARDED, UNROUTED or DUPLICATE.
+	// Filter chooses. Its Status is MANUAL_REQUIRED; of a replay DONE, DISCARDED, UNROUTED or DUPLICATE. Its Within is
+	// what the author could reach when the job was created.
 	Filter Filter
 	// ToHandler is the only handler that a replay goes to; 0 is each that had the message or, where it reached
 	// none, each that subscribes to it now.

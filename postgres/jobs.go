@@ -192,8 +192,9 @@ SELECT id, action, filter, coalesce(to_handler, 0), pace, actor, coalesce(token_
        coalesce((SELECT name FROM handler AS h WHERE h.id = j.to_handler), '')
 FROM job AS j
 `
-	readJob     = jobColumns + `WHERE id = @id`
-	listJobs    = jobColumns + `WHERE id < @before AND (@status::text = '' OR status = @status) ORDER BY id DESC LIMIT @limit`
+	readJob  = jobColumns + `WHERE id = @id`
+	listJobs = jobColumns + `WHERE id < @before AND (@status::text = '' OR status = @status) AND (@token::bigint = 0 OR token_id = @token)
+ORDER BY id DESC LIMIT @limit`
 	runningJobs = jobColumns + `WHERE status = 'running' ORDER BY id LIMIT @limit`
 )
 
@@ -228,12 +229,12 @@ func (db *DB) Job(ctx context.Context, id int64) (inbox.Job, error) {
 }
 
 // ListJobs returns up to limit jobs, the latest first, that come after the number, 0 for the first page. status
-// is that of the jobs, "" for any.
-func (db *DB) ListJobs(ctx context.Context, status inbox.JobStatus, after int64, limit int) ([]inbox.Job, error) {
+// is that of the jobs, "" for any; token has created them, 0 for anybody.
+func (db *DB) ListJobs(ctx context.Context, status inbox.JobStatus, token, after int64, limit int) ([]inbox.Job, error) {
 	if after == 0 {
 		after = math.MaxInt64
 	}
-	rows, _ := db.pool.Query(ctx, listJobs, planned, pgx.StrictNamedArgs{"before": after, "status": string(status), "limit": limit})
+	rows, _ := db.pool.Query(ctx, listJobs, planned, pgx.StrictNamedArgs{"before": after, "status": string(status), "token": token, "limit": limit})
 	jobs, err := pgx.CollectRows(rows, scanJob)
 	if err != nil {
 		return nil, fmt.Errorf("list jobs: %w", mapError(err))

@@ -57,7 +57,7 @@ func jobItems(j *inbox.Job, m *inbox.MessageState, registered []*inbox.Handler) 
 			return nil
 		}
 		for _, h := range registered {
-			if h.ID == j.ToHandler || j.ToHandler == 0 && h.Subscribes(m.Source, m.MessageType) {
+			if j.Filter.Within.Handler(h.ID) && (h.ID == j.ToHandler || j.ToHandler == 0 && h.Subscribes(m.Source, m.MessageType)) {
 				items = append(items, inbox.JobItem{HandlerID: h.ID})
 			}
 		}
