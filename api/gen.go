@@ -1061,7 +1061,7 @@ type JobList struct {
 
 // JobPlan defines model for JobPlan.
 type JobPlan struct {
-	// AtLeast Counting stopped at its bound: there may be more, also in each group.
+	// AtLeast Counting stopped at its bound, 100,000 deliveries or 15 s: there may be more, also in each group.
 	AtLeast *bool `json:"at_least,omitempty"`
 
 	// Deliveries How many would be moved.

@@ -84,6 +84,10 @@ WHERE NOT EXISTS (SELECT FROM inbox_key AS k WHERE (k.source_id, k.message_id) =
 SELECT d.id || '.' || d.handler_id FROM delivery AS d
 WHERE NOT EXISTS (SELECT FROM inbox_message AS m JOIN inbox_key AS k USING (source_id, message_id)
                   WHERE m.id = d.id AND m.received_at = d.received_at)`},
+	{"(i) a job counts what it moved", `
+SELECT 'job ' || j.id FROM job AS j
+LEFT JOIN (SELECT job_id, count(*) AS moved FROM job_delivery GROUP BY job_id) AS d ON d.job_id = j.id
+WHERE j.moved <> coalesce(d.moved, 0)`},
 }
 
 // Check reads the whole database as of one moment, and returns what there is and which invariants are

@@ -22,9 +22,9 @@ const (
 	// maxRunningJobs bounds what the leader goes round.
 	maxRunningJobs = 100
 
-	// A dry run counts so many deliveries, and makes so many selections, at most.
+	// A dry run counts so many deliveries, and takes so long, at most: somebody waits for it.
 	planDeliveries = 100_000
-	planSelections = 400
+	planTime       = 15 * time.Second
 
 	// planGroups is how many groups a dry run tells apart; what is left over is one more.
 	planGroups = 1000
@@ -151,7 +151,8 @@ func (db *DB) PlanJob(ctx context.Context, j *inbox.Job) (inbox.JobPlan, error) 
 	}
 	type group struct{ handler, messageType string }
 	groups := make(map[group]int)
-	for n := 0; ; n++ {
+	started := time.Now()
+	for {
 		selection, err := db.selectForJob(ctx, &dry, messageStep, registered)
 		if err != nil {
 			return plan, fmt.Errorf("plan a job: %w", mapError(err))
@@ -166,7 +167,7 @@ func (db *DB) PlanJob(ctx context.Context, j *inbox.Job) (inbox.JobPlan, error) 
 		if dry.Cursor == 0 {
 			break
 		}
-		if plan.Deliveries >= planDeliveries || n+1 >= planSelections {
+		if plan.Deliveries >= planDeliveries || time.Since(started) > planTime {
 			plan.AtLeast = true
 			break
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -457,4 +459,76 @@ func TestJobOfANewerRelease(t *testing.T) {
 	if now := f.job(t, j.ID); now.Status != inbox.JobFailed || now.Error != "why" || now.FinishedAt.IsZero() {
 		t.Errorf("the job is %+v", now)
 	}
+}
+
+// TestTwoLeadersRunOneJob: for a while two instances can take themselves for the leader. Of those who do a page
+// at once, one does it.
+func TestTwoLeadersRunOneJob(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.parkMany(t, "m", 40)
+	for _, job := range []inbox.Job{
+		{Action: inbox.JobDiscard, Filter: inbox.Filter{HandlerID: f.handler}},
+		{Action: inbox.JobReplay, Filter: inbox.Filter{HandlerID: f.handler, Status: inbox.Discarded}},
+	} {
+		id := f.createJob(t, job).ID
+		for j := f.job(t, id); j.Status == inbox.JobRunning; j = f.job(t, id) {
+			selection, err := f.SelectForJob(t.Context(), &j, 8)
+			if err != nil {
+				t.Fatal(err)
+			}
+			page := inbox.JobPage{Messages: selection.Messages, Cursor: selection.Next}
+			var did atomic.Int64
+			var group sync.WaitGroup
+			for range 4 {
+				group.Go(func() {
+					moved, err := f.MoveForJob(t.Context(), &j, page)
+					if err == nil {
+						did.Add(1)
+					} else if !errors.Is(err, inbox.ErrConflict) || moved != 0 {
+						t.Errorf("MoveForJob = %d, %v, want a conflict", moved, err)
+					}
+				})
+			}
+			group.Wait()
+			if n := did.Load(); n != 1 {
+				t.Fatalf("%d did the page from %d down, want 1", n, j.Cursor)
+			}
+		}
+		if ended := f.job(t, id); counts(ended) != [3]int64{40, 40, 0} {
+			t.Errorf("the job is %+v", ended)
+		}
+	}
+	f.checkClean(t)
+}
+
+// TestJobRefused: a page with a row that the database refuses changes nothing, and can be skipped.
+func TestJobRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.parkMany(t, "m", 3)
+	f.exec(t, `ALTER TABLE delivery ADD CONSTRAINT odd CHECK (id <> 2 OR status <> 'PENDING')`)
+	j := f.createJob(t, inbox.Job{Action: inbox.JobRetry, Filter: inbox.Filter{HandlerID: f.handler}})
+	selection, err := f.SelectForJob(t.Context(), j, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := inbox.JobPage{Messages: selection.Messages, Cursor: selection.Next}
+	if moved, err := f.MoveForJob(t.Context(), j, page); !errors.Is(err, inbox.ErrRefused) || moved != 0 {
+		t.Errorf("MoveForJob = %d, %v, want refused", moved, err)
+	}
+	if now := f.job(t, j.ID); counts(now) != [3]int64{} || now.Cursor != j.Cursor || now.Status != inbox.JobRunning {
+		t.Errorf("the job is %+v", now)
+	}
+	if n := f.value(t, `SELECT count(*) FROM delivery WHERE status = 'PENDING'`) + f.value(t, `SELECT count(*) FROM job_delivery`); n != 0 {
+		t.Errorf("the refused page left %d rows", n)
+	}
+	page.Refused = "why"
+	if moved, err := f.MoveForJob(t.Context(), j, page); err != nil || moved != 0 {
+		t.Errorf("MoveForJob = %d, %v, want them skipped", moved, err)
+	}
+	if now := f.job(t, j.ID); counts(now) != [3]int64{3, 0, 3} || now.Error != "why" || now.Status != inbox.JobEnded {
+		t.Errorf("the job is %+v", now)
+	}
+	f.checkClean(t)
 }

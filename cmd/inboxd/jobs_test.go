@@ -30,6 +30,22 @@ func readJob(t *testing.T, i *instance, id string) client.Job {
 	return job
 }
 
+// parkMany stores so many messages of the one source as if they were parked at the one handler.
+func (w *world) parkMany(t *testing.T, n int) {
+	t.Helper()
+	w.exec(t, `
+WITH message AS (
+    INSERT INTO inbox_message (id, received_at, source_id, message_id, message_type, content_type, headers, body)
+    SELECT nextval('inbox_message_id'), now(), (SELECT id FROM source), 'm' || n, 'paid', '', '', '{}' FROM generate_series(1, $1) AS n
+    RETURNING id, received_at, source_id, message_id
+), key AS (
+    INSERT INTO inbox_key (source_id, message_id, id, received_at, body_hash) SELECT source_id, message_id, id, received_at, '' FROM message
+)
+INSERT INTO delivery (id, handler_id, source_id, received_at, next_retry_time, claim_seq, max_retry_count, status)
+SELECT id, (SELECT id FROM handler), source_id, received_at, 'infinity', nextval('claim_fence'), 5, 'MANUAL_REQUIRED' FROM message`, n)
+	w.exec(t, `ANALYZE delivery, inbox_message`)
+}
+
 // TestJobOutlivesItsProcess kills the process in the middle of a job. The next one goes on from the row, and
 // every delivery is moved once.
 func TestJobOutlivesItsProcess(t *testing.T) {
@@ -40,17 +56,7 @@ func TestJobOutlivesItsProcess(t *testing.T) {
 	registerShop(t, &p.instance)
 	registerHandler(t, &p.instance, "books", "http://127.0.0.1:1", map[string]any{"paused": true})
 	const parked = 50_000
-	w.exec(t, `
-WITH message AS (
-    INSERT INTO inbox_message (id, received_at, source_id, message_id, message_type, content_type, headers, body)
-    SELECT nextval('inbox_message_id'), now(), (SELECT id FROM source), 'm' || n, 'paid', '', '', '{}' FROM generate_series(1, $1) AS n
-    RETURNING id, received_at, source_id, message_id
-), key AS (
-    INSERT INTO inbox_key (source_id, message_id, id, received_at, body_hash) SELECT source_id, message_id, id, received_at, '' FROM message
-)
-INSERT INTO delivery (id, handler_id, source_id, received_at, next_retry_time, claim_seq, max_retry_count, status)
-SELECT id, (SELECT id FROM handler), source_id, received_at, 'infinity', nextval('claim_fence'), 5, 'MANUAL_REQUIRED' FROM message`, parked)
-	w.exec(t, `ANALYZE delivery, inbox_message`)
+	w.parkMany(t, parked)
 
 	retry := map[string]any{"action": "retry", "filter": map[string]any{"handler": "books"}, "reason": "the kill test", "dry_run": true}
 	var plan client.JobPlan
@@ -201,6 +207,10 @@ func TestJobCommands(t *testing.T) {
 	}
 	if out := command(0, "parked", "retry", "--handler", "books", "--message-id", "m-3", "--reason", "mended"); !regexp.MustCompile(`retry +books +done +100% +1 +0`).MatchString(out) {
 		t.Errorf("the job:\n%s", out)
+	}
+	message := w.count(t, `SELECT id FROM inbox_message WHERE message_id = 'm-3'`)
+	if out := command(0, "messages", "timeline", fmt.Sprint(message)); !strings.Contains(out, `"delivery.retry by test, job 1: mended"`) {
+		t.Errorf("the timeline doesn't say who retried it:\n%s", out)
 	}
 	park()
 	// At one a second it takes a minute, unless it is cancelled.

@@ -97,12 +97,27 @@ func (cmd *messagesTimeline) Run(ctx context.Context, c *console) error {
 	return cmd.show(c, found, func(w io.Writer) {
 		fmt.Fprintln(w, "AT\tEVENT\tHANDLER\tDETAIL")
 		for _, e := range found.Events {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%q\n", stamp(e.At), e.Kind, orDash(e.Handler), orDash(e.Detail))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%q\n", stamp(e.At), e.Kind, orDash(e.Handler), eventDetail(e))
 		}
 		for _, n := range found.NotRouted {
 			fmt.Fprintf(w, "-\tnot routed\t%s\t%q\n", n.Handler, n.Reason)
 		}
 	})
+}
+
+// eventDetail also says who acted, by which job, and why.
+func eventDetail(e client.Event) string {
+	detail := orDash(e.Detail)
+	if e.Actor != nil {
+		detail += " by " + *e.Actor
+	}
+	if e.Job != nil {
+		detail += ", job " + *e.Job
+	}
+	if e.Reason != nil {
+		detail += ": " + *e.Reason
+	}
+	return detail
 }
 
 type lookupCommand struct {
