@@ -104,6 +104,13 @@ func TestCredentialsAreSealed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	// A build that doesn't know of credentials leaves them when it deletes; Rekey forgets those.
+	if _, err := v.pool.Exec(t.Context(), `UPDATE handler SET credentials = 'sealed:v1:lost:' WHERE name = 'books'`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.Rekey(t.Context(), operator); err != nil {
+		t.Error(err)
+	}
 	var left int
 	if err := v.pool.QueryRow(t.Context(), `SELECT count(credentials) FROM handler`).Scan(&left); err != nil || left != 0 {
 		t.Errorf("%d deleted handlers have credentials, %v", left, err)

@@ -245,7 +245,9 @@ const (
 	writeCredentials = `UPDATE handler SET credentials = (@secrets::text[])[1] WHERE id = @id`
 
 	// Earlier releases left a deleted handler its secrets.
-	forgetDeleted = `UPDATE handler SET secrets = '{deleted}', secret_info = '[]' WHERE deleted_at IS NOT NULL AND secrets <> '{deleted}'`
+	forgetDeleted = `
+UPDATE handler SET secrets = '{deleted}', secret_info = '[]', credentials = NULL
+WHERE deleted_at IS NOT NULL AND (secrets <> '{deleted}' OR credentials IS NOT NULL)`
 )
 
 // Rekey seals every secret that is not yet sealed under the first key, those stored plain included, and returns

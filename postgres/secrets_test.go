@@ -150,6 +150,17 @@ func TestSecretThatCantBeOpenedIsNoSecret(t *testing.T) {
 	if s := loaded(t, one); len(s.Secrets) != 0 || s.SecretFault == "" {
 		t.Errorf("another row's secret is used: fault %q", s.SecretFault)
 	}
+	// Rotation without an overlap leaves it behind.
+	rotated, err := two.ChangeSourceSecrets(t.Context(), operator, inbox.SourceSecretRotate, "shop", func(s *inbox.Source, now time.Time) error {
+		s.Secrets, s.SecretInfo = inbox.RotateSecrets(s.Secrets, s.SecretInfo, "fresh", now, 0)
+		return nil
+	})
+	if err != nil || rotated.SecretFault != "" || len(rotated.Secrets) != 1 {
+		t.Errorf("ChangeSourceSecrets = %+v, %v", rotated, err)
+	}
+	if s := loaded(t, two); s.SecretFault != "" || s.Secrets[0].Reveal() != "fresh" {
+		t.Errorf("after the rotation the fault is %q", s.SecretFault)
+	}
 }
 
 func TestWithoutKeyNoSecretIsStored(t *testing.T) {

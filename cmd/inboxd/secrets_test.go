@@ -341,7 +341,7 @@ SELECT count(*) FROM inbox_message, handler WHERE received_at > updated_at + int
 }
 
 // TestRotationIsEffectiveEverywhere rotates a source's secret and a handler's through one instance, and looks at
-// the other: the new ones work within a second, the old ones until the overlap is over.
+// the other: the new ones work within a second, the old ones until the overlap is over. So does disabling the source.
 func TestRotationIsEffectiveEverywhere(t *testing.T) { // [B12]
 	t.Parallel()
 	w := newWorld(t)
@@ -434,6 +434,9 @@ func TestRotationIsEffectiveEverywhere(t *testing.T) { // [B12]
 	eventually(t, 2*time.Second, "both secrets sign", func() bool { return signatures() == 2 })
 	w.exec(t, `UPDATE handler SET secret_info = jsonb_set(secret_info, '{1,not_after}', to_jsonb(now()))`)
 	eventually(t, 2*time.Second, "the new secret alone signs", func() bool { return signatures() == 1 })
+
+	one.call(t, http.MethodPatch, "/sources/shop", map[string]any{"enabled": false}, nil)
+	eventually(t, time.Second, "the disabled source takes nothing", func() bool { return post(next) == http.StatusNotFound })
 }
 
 // verifiedBy returns what a message's timeline says of how it was verified.
