@@ -722,7 +722,8 @@ type CredentialHeader struct {
 }
 
 // Credentials What the handler is shown beside the signature, to know inboxd by. At most one of `bearer`, `basic`, `oauth2` and a header Authorization.
-// Each secret and each PEM may be env:NAME or file:/path instead, which every instance looks up. They are stored sealed.
+// Each secret and each PEM may be env:NAME or file:/path instead, if the setting --credential-refs allows it; every instance looks it up. They are
+// stored sealed.
 type Credentials struct {
 	Basic *BasicCredential `json:"basic,omitempty"`
 
@@ -1137,7 +1138,8 @@ type NewHandler struct {
 	Concurrency *int `json:"concurrency,omitempty" validate:"omitnil,min=1,max=1000"`
 
 	// Credentials What the handler is shown beside the signature, to know inboxd by. At most one of `bearer`, `basic`, `oauth2` and a header Authorization.
-	// Each secret and each PEM may be env:NAME or file:/path instead, which every instance looks up. They are stored sealed.
+	// Each secret and each PEM may be env:NAME or file:/path instead, if the setting --credential-refs allows it; every instance looks it up. They are
+	// stored sealed.
 	Credentials *Credentials `json:"credentials,omitempty"`
 
 	// MaxRetryCount Retries after the first attempt. Then the delivery is parked.

@@ -137,10 +137,10 @@ func (db *DB) resolveCredentials(c *inbox.Credentials) (resolved *inbox.Credenti
 		if !s.Reference() {
 			return s, nil
 		}
-		if db.secrets.Lookup == nil {
+		if db.secrets.LookupCredential == nil {
 			return "", errors.New("references to secrets are not looked up here")
 		}
-		return db.secrets.Lookup(s.Reveal())
+		return db.secrets.LookupCredential(s.Reveal())
 	})
 	if err != nil {
 		return nil, err.Error()

@@ -123,7 +123,7 @@ func TestCredentialsMayRefer(t *testing.T) {
 	v := newVault(t)
 	found := map[string]inbox.Secret{"file:/token": "first"}
 	secrets := ring(t, entries(t, "one")...)
-	secrets.Lookup = func(reference string) (inbox.Secret, error) {
+	secrets.LookupCredential = func(reference string) (inbox.Secret, error) {
 		if secret, ok := found[reference]; ok {
 			return secret, nil
 		}

@@ -19,6 +19,9 @@ type Secrets struct {
 	Keys *seal.Keyring // without one no secret is stored
 	// Lookup returns what a reference (env:NAME, file:/path) stands for. Its errors name the reference only.
 	Lookup func(reference string) (inbox.Secret, error)
+	// LookupCredential is Lookup for what is shown to handlers: whoever may register a handler could read what it
+	// returns, so it must not be any file.
+	LookupCredential func(reference string) (inbox.Secret, error)
 }
 
 // Option changes how a database is opened.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path"
 	"path/filepath"
 	"runtime/debug"
 	"slices"
@@ -125,6 +126,8 @@ type gatewayFlags struct {
 	EgressDeny  []string `placeholder:"CIDR|NAME,…" help:"Networks and host names that handlers must not be in, besides link-local and cloud metadata; private is loopback and all private networks. It wins over --egress-allow."`
 	EgressProxy string   `placeholder:"URL" help:"Proxy (http or https, CONNECT) to handlers. Names are still resolved and checked here. Better given in the environment if it holds a password."`
 
+	CredentialRefs []string `placeholder:"GLOB,…" help:"What handlers' credentials may refer to, such as file:/run/secrets/handlers/* or env:HANDLER_*; empty: nothing. Whoever may register a handler can read it."`
+
 	LogLevel string `default:"info" enum:"debug,info,warn,error" help:"debug, info, warn or error."`
 }
 
@@ -195,6 +198,35 @@ func (f *gatewayFlags) check() error {
 // minConnections is what an instance needs besides its flushers': a claim, the reading of messages, two
 // recorders, the leader, the snapshot, the listener.
 const minConnections = 7
+
+// secrets adds what credentials may refer to.
+func (f *gatewayFlags) secrets() (postgres.Secrets, error) {
+	secrets, err := f.secretFlags.secrets()
+	errs := []error{err}
+	for _, glob := range f.CredentialRefs {
+		if _, err := path.Match(glob, ""); err != nil || !inbox.Secret(glob).Reference() {
+			errs = append(errs, fmt.Errorf("--credential-refs: %q must begin with env: or file:, and be a glob as path.Match reads it", glob))
+		}
+	}
+	secrets.LookupCredential = func(reference string) (inbox.Secret, error) {
+		if !mayRefer(f.CredentialRefs, reference) {
+			return "", fmt.Errorf("the credential %s is not among --credential-refs", reference)
+		}
+		return lookupSecret(reference)
+	}
+	return secrets, errors.Join(errs...)
+}
+
+// mayRefer reports whether one of the globs has the reference. A path that isn't clean would lead out of a folder.
+func mayRefer(globs []string, reference string) bool {
+	if file, ok := strings.CutPrefix(reference, "file:"); ok && filepath.Clean(file) != file {
+		return false
+	}
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		ok, err := path.Match(glob, reference)
+		return ok && err == nil
+	})
+}
 
 // egress returns the rules for what handlers may be.
 func (f *gatewayFlags) egress() (policy egress.Policy, err error) {

@@ -14,6 +14,8 @@ import (
 	"math/big"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -120,10 +122,21 @@ func keyLine(key string) string { return strings.Split(key, "\n")[2] }
 func TestCredentialsThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	i := w.start(t)
+	dir := t.TempDir()
+	refs, outside := filepath.Join(dir, "refs"), filepath.Join(dir, "outside")
+	if err := os.Mkdir(refs, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{outside, filepath.Join(refs, "basic")} {
+		if err := os.WriteFile(file, []byte(planted["a basic password"]+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	i := w.start(t, func(c *gatewayConfig) { c.Settings.CredentialRefs = []string{"file:" + refs + "/*", "env:HANDLER_*"} })
 	registerShop(t, i)
 	g := newGuarded(t)
 	by, key := g.credentials(t)
+	by["basic"]["basic"].(map[string]any)["password"] = "file:" + filepath.Join(refs, "basic")
 	for name, credentials := range by {
 		registerHandler(t, i, name, g.URL+"/"+name, map[string]any{"credentials": credentials, "max_retry_count": 1, "backoff_base": "1ms"})
 	}
@@ -139,9 +152,18 @@ func TestCredentialsThroughTheGateway(t *testing.T) {
 			t.Errorf("a wrong %s = %d, %v", field, status, err)
 		}
 	}
-	if status, err := api.call(t.Context(), http.MethodPatch, "/handlers/basic",
-		map[string]any{"credentials": map[string]any{"basic": map[string]any{"username": "me", "password": "file:/nowhere"}}}, nil); status != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), "file:/nowhere") {
-		t.Errorf("a file that isn't there = %d, %v", status, err)
+	for _, reference := range []string{
+		"file:" + refs + "/nowhere", "file:" + outside, "file:" + refs + "/../outside", "file:" + refs + "/inner/x", "file:" + refs, "env:PATH",
+	} {
+		want := "is not among --credential-refs"
+		if strings.HasSuffix(reference, "nowhere") {
+			want = "can't be read"
+		}
+		status, err := api.call(t.Context(), http.MethodPatch, "/handlers/basic",
+			map[string]any{"credentials": map[string]any{"basic": map[string]any{"username": "me", "password": reference}}}, nil)
+		if status != http.StatusUnprocessableEntity || !strings.Contains(err.Error(), reference+" "+want) {
+			t.Errorf("a password at %s = %d, %v, want it to say that it %s", reference, status, err, want)
+		}
 	}
 	if status, _, err := postShop(t.Context(), http.DefaultClient, i.public, "m1", []byte("{}")); status != http.StatusOK {
 		t.Fatalf("posted %d, %v", status, err)
