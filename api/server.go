@@ -113,8 +113,8 @@ type server struct {
 	version, instance string
 }
 
-// New returns the operators' API: all operations of openapi.yaml under /api/v1, and the contract itself at
-// /openapi.yaml.
+// New returns the operators' API: all operations of openapi.yaml under /api/v1, the contract itself at
+// /openapi.yaml, and as a page for people at /docs.
 func New(c Config) http.Handler {
 	s := &server{store: c.Store, checker: c.Checker, changed: c.Changed, ready: c.Ready, ping: c.Ping, log: c.Logger, version: c.Version, instance: c.Instance}
 	if c.Tries == nil {
@@ -133,7 +133,7 @@ func New(c Config) http.Handler {
 		})
 	})
 	r.NotFound(func(w http.ResponseWriter, r *http.Request) {
-		s.fail(w, r, &apiError{kind: ProblemNotFound, detail: "There is no such path; /openapi.yaml has those that there are."})
+		s.fail(w, r, &apiError{kind: ProblemNotFound, detail: "There is no such path; /docs lists those that there are."})
 	})
 	r.MethodNotAllowed(func(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, &apiError{kind: ProblemMethodNotAllowed, detail: "The path doesn't take this method."})
@@ -142,6 +142,7 @@ func New(c Config) http.Handler {
 		w.Header().Set("Content-Type", "application/yaml")
 		_, _ = w.Write(inboxd.OpenAPI)
 	})
+	r.Get("/docs", s.showDocs)
 	r.Group(func(r chi.Router) {
 		// The token comes first: without one, not even a bad parameter is told.
 		r.Use(RequireToken(s.store, c.Tries, s.log), s.readBody)

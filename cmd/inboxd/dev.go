@@ -302,7 +302,7 @@ func (d *dev) invite(databaseURL, keyFile string) {
 	fmt.Fprintf(d.out, `
 Point providers at   %s/in/{source}
 Send a message       INBOXD_SECRET_KEYS="$(cat '%s')" %s send %s --to %s --database-url '%s'
-Operators' API       %s/api/v1 (contract: %s/openapi.yaml)
+Operators' API       %s/api/v1 (to read: %s/docs)
   with the token     %s
   for instance       curl -H 'Authorization: Bearer %s' %s/api/v1/messages
 Metrics              %s/metrics
