@@ -874,7 +874,7 @@ type HandlerView struct {
 	URL         string    `json:"url"`
 }
 
-// HandlerChange defines model for HandlerChange.
+// HandlerChange Examples: {"concurrency":20,"timeout":"10s"}
 type HandlerChange struct {
 	BackoffBase *string `json:"backoff_base,omitempty" validate:"omitnil,duration=1ms 24h"`
 	BackoffCap  *string `json:"backoff_cap,omitempty" validate:"omitnil,duration=1ms 168h"`
@@ -896,7 +896,7 @@ type HandlerList struct {
 	Items []HandlerView `json:"items"`
 }
 
-// HandlerSecretRotation defines model for HandlerSecretRotation.
+// HandlerSecretRotation Examples: {"overlap":"24h"}
 type HandlerSecretRotation struct {
 	// Note What else the next reader of the audit should know.
 	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
@@ -1126,7 +1126,7 @@ type MessageList struct {
 	Next  *string   `json:"next,omitempty"`
 }
 
-// NewHandler defines model for NewHandler.
+// NewHandler Examples: {"message_types":["payment_intent.*"],"name":"books","sources":["shop"],"url":"https://books.example/events"}
 type NewHandler struct {
 	// BackoffBase The delay after the first failure, 1ms to 24h. It doubles with each retry.
 	BackoffBase *string `json:"backoff_base,omitempty" validate:"omitnil,duration=1ms 24h"`
@@ -1165,7 +1165,7 @@ type NewHandler struct {
 	URL string `json:"url" validate:"required,max=2048,handler_url"`
 }
 
-// NewJob defines model for NewJob.
+// NewJob Examples: {"action":"retry","dry_run":true,"filter":{"handler":"books"},"pace":50,"reason":"the books are mended"}
 type NewJob struct {
 	// Action `retry`, `done` and `discard` are for what is parked; `replay` delivers again what has ended.
 	Action NewJobAction `json:"action" validate:"required,oneof=retry done discard replay"`
@@ -1192,7 +1192,7 @@ type NewJob struct {
 // NewJobAction `retry`, `done` and `discard` are for what is parked; `replay` delivers again what has ended.
 type NewJobAction string
 
-// NewSecret defines model for NewSecret.
+// NewSecret Examples: {"secret":"whsec_…"}
 type NewSecret struct {
 	// Note What else the next reader of the audit should know.
 	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
@@ -1204,7 +1204,7 @@ type NewSecret struct {
 	Secret *string `json:"secret,omitempty" validate:"required,min=1,max=16384"`
 }
 
-// NewSource defines model for NewSource.
+// NewSource Examples: {"name":"shop","provider":"stripe","secrets":["whsec_…"]}
 type NewSource struct {
 	// BodyLimit Bytes of a request's body; 0 is the server's default.
 	BodyLimit *int64 `json:"body_limit,omitempty" validate:"omitnil,min=0,max=104857600"`
@@ -1230,7 +1230,7 @@ type NewSource struct {
 	Variant *string `json:"variant,omitempty" validate:"omitnil,max=100"`
 }
 
-// NewToken defines model for NewToken.
+// NewToken Examples: {"expires_at":"2030-01-31T00:00:00Z","name":"ann","role":"operate","sources":["shop*"]}
 type NewToken struct {
 	// ExpiresAt From then on it is refused; left out, it doesn't expire.
 	ExpiresAt *Time `json:"expires_at,omitempty"`
@@ -1321,7 +1321,7 @@ type OutcomeList struct {
 	Next  *string        `json:"next,omitempty"`
 }
 
-// ParkedAction defines model for ParkedAction.
+// ParkedAction Examples: {"claim_seq":7,"reason":"the books are mended"}
 type ParkedAction struct {
 	// ClaimSeq As the delivery was shown.
 	ClaimSeq int64 `json:"claim_seq" validate:"required"`
@@ -1419,7 +1419,7 @@ type Rate struct {
 	PerMinute float64 `json:"per_minute"`
 }
 
-// Reason defines model for Reason.
+// Reason Examples: {"reason":"the books are mended"}
 type Reason struct {
 	// Note What else the next reader of the audit should know.
 	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
@@ -1428,7 +1428,7 @@ type Reason struct {
 	Reason *string `json:"reason,omitempty" validate:"omitnil,max=500"`
 }
 
-// Replay defines model for Replay.
+// Replay Examples: {"handlers":["books"],"reason":"the books lost it"}
 type Replay struct {
 	// Handlers Names; left out for all.
 	Handlers []string `json:"handlers,omitempty" validate:"omitnil,min=1,max=100,dive,required"`
@@ -1476,7 +1476,7 @@ type SecretList struct {
 	Items []Secret `json:"items"`
 }
 
-// SecretRotation defines model for SecretRotation.
+// SecretRotation Examples: {"overlap":"24h","secret":"whsec_…"}
 type SecretRotation struct {
 	// Note What else the next reader of the audit should know.
 	Note *string `json:"note,omitempty" validate:"omitnil,max=1000"`
@@ -1548,7 +1548,7 @@ type Source struct {
 	Variant     string          `json:"variant"`
 }
 
-// SourceChange defines model for SourceChange.
+// SourceChange Examples: {"enabled":false}
 type SourceChange struct {
 	BodyLimit *int64           `json:"body_limit,omitempty" validate:"omitnil,min=0,max=104857600"`
 	Enabled   *bool            `json:"enabled,omitempty"`
@@ -1722,7 +1722,7 @@ type MessageNumber = string
 // MessageTypeFilter defines model for MessageTypeFilter.
 type MessageTypeFilter = string
 
-// Name defines model for Name.
+// Name Examples: shop
 type Name = string
 
 // OrderingKeyFilter defines model for OrderingKeyFilter.
@@ -1731,7 +1731,7 @@ type OrderingKeyFilter = string
 // ResponseStatusFilter defines model for ResponseStatusFilter.
 type ResponseStatusFilter = int
 
-// SecretID defines model for SecretID.
+// SecretID Examples: k7m2q9x4ab
 type SecretID = string
 
 // SourceFilter defines model for SourceFilter.
