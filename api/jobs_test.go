@@ -103,6 +103,10 @@ func TestJobsRefused(t *testing.T) {
 		{`{"action": "retry", "filter": {"handler": "nobody"}}`, "filter.handler", api.ProblemInvalid},
 		{`{"action": "retry", "filter": {"source": "nobody"}}`, "filter.source", api.ProblemInvalid},
 		{`{"action": "retry", "filter": {"from": "2026-01-02T00:00:00Z", "to": "2026-01-01T00:00:00Z"}}`, "filter.to", api.ProblemInvalid},
+		{`{"action": "retry", "filter": {"from": "0001-01-01T00:00:00Z"}}`, "filter.from", api.ProblemBadRequest},
+		{`{"action": "retry", "filter": {"to": "0001-01-01T00:00:00Z"}}`, "filter.to", api.ProblemBadRequest},
+		{`{"action": "retry", "filter": {"from": "0000-01-01T00:00:00+12:00"}}`, "filter.from", api.ProblemBadRequest},
+		{`{"action": "retry", "filter": {"from": "9999-12-31T23:59:59-12:00"}}`, "filter.from", api.ProblemBadRequest},
 		{`{"action": "retry", "filter": {"handler": "books", "status": "DONE"}}`, "filter.status", api.ProblemInvalid},
 		{`{"action": "retry", "filter": {"handler": "books"}, "to_handler": "mail"}`, "to_handler", api.ProblemInvalid},
 		{`{"action": "retry", "filter": {"handler": "books"}, "pace": -1}`, "pace", api.ProblemInvalid},
@@ -117,6 +121,13 @@ func TestJobsRefused(t *testing.T) {
 		if p := g.refused(t, test.kind, "POST", "/api/v1/jobs", test.body); fields(p) != test.field {
 			t.Errorf("%s: the fields are %q, want %q", test.body, fields(p), test.field)
 		}
+	}
+	for _, class := range []inbox.Class{
+		inbox.ClassStatus, inbox.ClassTimeout, inbox.ClassConnection, inbox.ClassTLS, inbox.ClassRefused, inbox.ClassRedirect, inbox.ClassRequest,
+		inbox.ClassToken, inbox.ClassLeaseExpired,
+	} {
+		g.must(t, 200, "POST", "/api/v1/jobs", `{"action": "retry", "filter": {"error_class": "`+string(class)+`"}, "dry_run": true}`)
+		g.must(t, 200, "GET", "/api/v1/deliveries?error_class="+string(class), "")
 	}
 	if list := into[api.JobList](t, g.must(t, 200, "GET", "/api/v1/jobs", "")); len(list.Items) != 0 {
 		t.Errorf("a refused job was made: %+v", list)

@@ -11,13 +11,18 @@ type Time struct{ time.Time }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (t *Time) UnmarshalJSON(text []byte) error {
-	if t.Time.UnmarshalJSON(text) == nil {
+	known := t.Time.UnmarshalJSON(text) == nil
+	if year := t.UTC().Year(); known && !t.IsZero() && year >= 1 && year <= 9999 {
 		return nil
 	}
 	given := "number"
 	switch text[0] {
 	case '"':
 		given = "another string"
+		if known {
+			// The zero time would be taken for a field that is left out, and years beyond can't be shown again.
+			given = "the first moment of all or one outside the years 1 to 9999 in UTC"
+		}
 	case 't', 'f':
 		given = "bool"
 	case '[':

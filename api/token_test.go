@@ -148,6 +148,10 @@ func TestTokenOperations(t *testing.T) {
 	g.refused(t, api.ProblemNotFound, "DELETE", "/api/v1/tokens/nobody", "")
 	g.refused(t, api.ProblemNameTaken, "POST", "/api/v1/tokens", `{"name": "reader", "role": "read"}`) // or the audit would mean two
 
+	far := `{"name": "far", "role": "read", "expires_at": "9999-12-31T23:59:59-12:00"}`
+	if got := fields(g.refused(t, api.ProblemBadRequest, "POST", "/api/v1/tokens", far)); got != "expires_at" {
+		t.Errorf("a time that can't be shown: the fields are %q", got)
+	}
 	for _, test := range []struct{ body, fields string }{
 		{`{}`, "name role"},
 		{`{"name": "a b", "role": "read"}`, "name"},

@@ -165,6 +165,7 @@ const (
 	JobFilterErrorClassStatus       JobFilterErrorClass = "status"
 	JobFilterErrorClassTLS          JobFilterErrorClass = "tls"
 	JobFilterErrorClassTimeout      JobFilterErrorClass = "timeout"
+	JobFilterErrorClassToken        JobFilterErrorClass = "token"
 )
 
 // Valid indicates whether the value is a known member of the JobFilterErrorClass enum.
@@ -185,6 +186,8 @@ func (e JobFilterErrorClass) Valid() bool {
 	case JobFilterErrorClassTLS:
 		return true
 	case JobFilterErrorClassTimeout:
+		return true
+	case JobFilterErrorClassToken:
 		return true
 	default:
 		return false
@@ -1012,7 +1015,7 @@ type JobFilter struct {
 	BizKey *string `json:"biz_key,omitempty" validate:"omitnil,min=1"`
 
 	// ErrorClass An attempt of the delivery failed in this way.
-	ErrorClass *JobFilterErrorClass `json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request lease_expired"`
+	ErrorClass *JobFilterErrorClass `json:"error_class,omitempty" validate:"omitnil,oneof=status timeout connection tls refused redirect request token lease_expired"`
 
 	// From Received at or after this time.
 	From *Time `json:"from,omitempty"`
