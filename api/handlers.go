@@ -186,7 +186,7 @@ func (s *server) ResumeHandler(ctx context.Context, request ResumeHandlerRequest
 func (s *server) pause(ctx context.Context, why *Reason, name string, paused bool) (HandlerView, error) {
 	h, err := s.store.ChangeHandler(ctx, because(actor(ctx), why), name, func(h *inbox.Handler) error {
 		h.Paused = paused
-		return nil
+		return checkSubscriptions(scope(ctx), h.Sources)
 	})
 	if err != nil {
 		return HandlerView{}, orNotFound(err, "handler", name)

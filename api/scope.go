@@ -133,13 +133,13 @@ func checkNewName(in func(string) bool, name string, globs []string) error {
 }
 
 // checkSubscriptions refuses a handler that gets messages of sources that the token isn't for: whoever may set its URL
-// would read them.
+// would read them, whoever knows its signing secret could forge them, and a pause would hold them up.
 func checkSubscriptions(scope inbox.Scope, sources []string) error {
 	if scope.AllSources() {
 		return nil
 	}
 	if i := slices.IndexFunc(sources, func(name string) bool { return name == "*" || !scope.Source(name) }); i >= 0 {
-		return forbidden("The handler gets messages of sources that the token isn't for, so the token may not create, change or delete it.")
+		return forbidden("The handler gets messages of sources that the token isn't for, so the token may not create, change, pause or delete it.")
 	}
 	return nil
 }

@@ -260,6 +260,18 @@ func TestScopedAdmin(t *testing.T) {
 	mine.refused(t, api.ProblemForbidden, "PATCH", "/api/v1/handlers/books-all", `{"url": "https://y.example"}`)
 	mine.refused(t, api.ProblemForbidden, "PATCH", "/api/v1/handlers/books-all", `{"url": "https://y.example", "sources": ["shop"]}`)
 	mine.refused(t, api.ProblemForbidden, "DELETE", "/api/v1/handlers/books-all", "")
+	// Its signing secret proves the bank's messages as well, and a pause would hold them up.
+	for _, path := range []string{"/secrets/rotate", "/pause", "/resume"} {
+		mine.refused(t, api.ProblemForbidden, "POST", "/api/v1/handlers/books-all"+path, "{}")
+	}
+	rotated := into[api.RotatedSecret](t, g.must(t, 200, "POST", "/api/v1/handlers/books-all/secrets/rotate", ""))
+	mine.refused(t, api.ProblemForbidden, "DELETE", "/api/v1/handlers/books-all/secrets/"+rotated.Items[1].ID, "")
+	// So it is for a token that is for some sources, and all handlers.
+	wide := g.as(t, inbox.OperatorToken{Name: "wide", Role: inbox.RoleAdmin, Scope: inbox.Scope{Sources: []string{"shop"}, Handlers: []string{"*"}}})
+	for _, path := range []string{"/secrets/rotate", "/pause", "/resume"} {
+		wide.refused(t, api.ProblemForbidden, "POST", "/api/v1/handlers/foreign-vault"+path, "{}")
+		wide.must(t, 200, "POST", "/api/v1/handlers/books"+path, "{}")
+	}
 
 	mine.must(t, 201, "POST", "/api/v1/sources", `{"name": "shop-2", "provider": "none"}`)
 	mine.must(t, 201, "POST", "/api/v1/handlers", `{"name": "books-2", "url": "https://x.example", "sources": ["shop", "shop-2"]}`)

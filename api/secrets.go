@@ -143,6 +143,9 @@ func (s *server) changeHandlerSecrets(
 	ctx context.Context, by inbox.Actor, action inbox.Action, name string, change func(*inbox.Handler, time.Time) error,
 ) (*inbox.Handler, error) {
 	h, err := s.store.ChangeHandlerSecrets(ctx, by, action, name, func(h *inbox.Handler, now time.Time) error {
+		if err := checkSubscriptions(scope(ctx), h.Sources); err != nil {
+			return err
+		}
 		if err := change(h, now); err != nil {
 			return err
 		}
