@@ -86,8 +86,9 @@ func lookupSecret(reference string) (inbox.Secret, error) {
 		if err != nil {
 			return "", fmt.Errorf("the secret %s can't be read: %w", reference, errors.Unwrap(err))
 		}
-		if !info.Mode().IsRegular() || info.Size() > maxSecretFile {
-			return "", fmt.Errorf("the secret %s is not a file of at most %d bytes", reference, maxSecretFile)
+		// Files that the kernel makes up have the size 0, such as /proc/self/environ, which has inboxd's own settings.
+		if !info.Mode().IsRegular() || info.Size() == 0 || info.Size() > maxSecretFile {
+			return "", fmt.Errorf("the secret %s is not a file of 1 to %d bytes", reference, maxSecretFile)
 		}
 		content, err := os.ReadFile(path)
 		if err != nil {

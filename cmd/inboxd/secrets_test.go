@@ -453,3 +453,33 @@ func verifiedBy(t *testing.T, w *world, i *instance, messageID string) string {
 	}
 	return ""
 }
+
+// TestLookupSecret: a reference gives out what is meant to be a secret, and none of inboxd's own settings.
+func TestLookupSecret(t *testing.T) {
+	const text = "plant-referenced-91d0"
+	t.Setenv("PLANTED", text)
+	t.Setenv("INBOXD_PLANTED", text)
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for name, content := range map[string]string{"secret": text + "\n", "empty": "", "large": strings.Repeat("x", maxSecretFile+1)} {
+		if err := os.WriteFile(path(name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("/proc/self/environ", path("link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, reference := range []string{"env:PLANTED", "file:" + path("secret")} {
+		if secret, err := lookupSecret(reference); err != nil || secret.Reveal() != text {
+			t.Errorf("%s gives %d bytes, %v", reference, len(secret), err)
+		}
+	}
+	for _, reference := range []string{
+		"env:INBOXD_PLANTED", "env:NOT_SET", "env:", "file:", "file:secret", "file:" + dir, "file:" + path("none"), "file:" + path("empty"), "file:" + path("large"),
+		"file:/proc/self/environ", "file:/proc/self/cmdline", "file:" + path("link"),
+	} {
+		if secret, err := lookupSecret(reference); err == nil || secret != "" || strings.Contains(err.Error(), text) {
+			t.Errorf("%s gives %d bytes, %v", reference, len(secret), err)
+		}
+	}
+}
