@@ -38,7 +38,7 @@ func (cmd *auditCommand) Run(ctx context.Context, c *console) error {
 	return cmd.show(c, found, func(w io.Writer) {
 		fmt.Fprintln(w, "AT\tACTOR\tACTION\tOBJECT\tMESSAGE\tREASON\tNOTE")
 		for _, e := range found.Items {
-			fmt.Fprintf(w, "%s\t%q\t%s\t%q\t%s\t%q\t%q\n", stamp(e.At), e.Actor, e.Action, e.Object, orDash(e.Message), orDash(e.Reason), orDash(e.Note))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", stamp(e.At), foreign(e.Actor), e.Action, foreign(e.Object), orDash(e.Message), orDash(e.Reason), orDash(e.Note))
 		}
 	})
 }

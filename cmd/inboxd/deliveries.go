@@ -58,12 +58,11 @@ func (cmd *deliveriesList) Run(ctx context.Context, c *console) error {
 	return cmd.show(c, found, func(w io.Writer) { deliveryTable(w, found.Items) })
 }
 
-// deliveryTable quotes what others have sent, so that it can't steer the terminal.
 func deliveryTable(w io.Writer, deliveries []client.Delivery) {
 	fmt.Fprintln(w, "ID\tHANDLER\tSOURCE\tMESSAGE ID\tSTATUS\tRETRIES\tCLAIM SEQ\tLAST ERROR")
 	for _, d := range deliveries {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%q\t%s\t%d/%d\t%d\t%q\n",
-			d.ID, d.Handler, d.Source, d.MessageID, d.Status, d.RetryCount, d.MaxRetryCount, d.ClaimSeq, orDash(d.LastError))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d/%d\t%d\t%s\n",
+			d.ID, d.Handler, d.Source, foreign(d.MessageID), d.Status, d.RetryCount, d.MaxRetryCount, d.ClaimSeq, orDash(d.LastError))
 	}
 }
 
@@ -86,7 +85,7 @@ func (cmd *deliveriesGet) Run(ctx context.Context, c *console) error {
 		fmt.Fprintln(w)
 		fmt.Fprintln(w, "FINISHED\tCLASS\tERROR")
 		for _, a := range found.Attempts {
-			fmt.Fprintf(w, "%s\t%s\t%q\n", stamp(a.FinishedAt), a.Class, a.Error)
+			fmt.Fprintf(w, "%s\t%s\t%s\n", stamp(a.FinishedAt), a.Class, foreign(a.Error))
 		}
 	})
 }

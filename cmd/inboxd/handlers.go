@@ -25,7 +25,7 @@ type handlersCommand struct {
 func handlerTable(w io.Writer, handlers []client.HandlerView) {
 	fmt.Fprintln(w, "NAME\tURL\tSOURCES\tTYPES\tCONCURRENCY\tTIMEOUT\tRETRIES\tPAUSED\tPROBLEM")
 	for _, h := range handlers {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%q\t%d\t%s\t%d\t%t\t%s\n", h.Name, h.URL, strings.Join(h.Sources, ","), strings.Join(h.MessageTypes, ","),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\t%d\t%t\t%s\n", h.Name, h.URL, strings.Join(h.Sources, ","), foreign(strings.Join(h.MessageTypes, ",")),
 			h.Concurrency, h.Timeout, h.MaxRetryCount, h.Paused, orDash(h.SecretError))
 	}
 }
@@ -191,7 +191,7 @@ func (cmd *handlersPing) Run(ctx context.Context, c *console) error {
 			fmt.Fprintf(w, "%s: %s\n", ping.Class, ping.Error)
 		}
 		if ping.ResponseBody != "" {
-			fmt.Fprintf(w, "%q\n", ping.ResponseBody)
+			fmt.Fprintf(w, "%s\n", foreign(ping.ResponseBody))
 		}
 	})
 	if err == nil && !ping.OK {

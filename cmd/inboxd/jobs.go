@@ -75,7 +75,7 @@ func (f *remoteFlags) showJob(c *console, call func(api *client.Client) (*http.R
 func jobTable(w io.Writer, jobs []client.Job) {
 	fmt.Fprintln(w, "ID\tCREATED\tBY\tACTION\tHANDLER\tSTATUS\tPROGRESS\tMOVED\tSKIPPED\tERROR")
 	for _, j := range jobs {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%q\n", j.ID, stamp(j.CreatedAt), j.By, j.Action, orDash(j.Filter.Handler), j.Status,
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%d\t%s\n", j.ID, stamp(j.CreatedAt), j.By, j.Action, orDash(j.Filter.Handler), j.Status,
 			percent(j.Progress), j.Moved, j.Skipped, orDash(j.Error))
 	}
 }
@@ -133,7 +133,7 @@ func planTable(w io.Writer, plan client.JobPlan) {
 	}
 	fmt.Fprintln(w, "HANDLER\tTYPE\tDELIVERIES")
 	for _, g := range plan.Groups {
-		fmt.Fprintf(w, "%s\t%q\t%s%d\n", g.Handler, g.MessageType, least, g.Deliveries)
+		fmt.Fprintf(w, "%s\t%s\t%s%d\n", g.Handler, foreign(g.MessageType), least, g.Deliveries)
 	}
 	fmt.Fprintf(w, "all\t\t%s%d\n", least, plan.Deliveries)
 }

@@ -55,7 +55,7 @@ func (cmd *messagesList) Run(ctx context.Context, c *console) error {
 func messageTable(w io.Writer, messages []client.Message) {
 	fmt.Fprintln(w, "ID\tRECEIVED\tSOURCE\tTYPE\tMESSAGE ID\tKEY\tSTATUS")
 	for _, m := range messages {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%q\t%q\t%q\t%s\n", m.ID, stamp(m.ReceivedAt), m.Source, m.MessageType, m.MessageID, orDash(m.BizKey), m.Status)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, stamp(m.ReceivedAt), m.Source, foreign(m.MessageType), foreign(m.MessageID), orDash(m.BizKey), m.Status)
 	}
 }
 
@@ -97,25 +97,25 @@ func (cmd *messagesTimeline) Run(ctx context.Context, c *console) error {
 	return cmd.show(c, found, func(w io.Writer) {
 		fmt.Fprintln(w, "AT\tEVENT\tHANDLER\tDETAIL")
 		for _, e := range found.Events {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%q\n", stamp(e.At), e.Kind, orDash(e.Handler), eventDetail(e))
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", stamp(e.At), e.Kind, orDash(e.Handler), eventDetail(e))
 		}
 		for _, n := range found.NotRouted {
-			fmt.Fprintf(w, "-\tnot routed\t%s\t%q\n", n.Handler, n.Reason)
+			fmt.Fprintf(w, "-\tnot routed\t%s\t%s\n", n.Handler, foreign(n.Reason))
 		}
 	})
 }
 
 // eventDetail also says who acted, by which job, and why.
-func eventDetail(e client.Event) string {
+func eventDetail(e client.Event) foreign {
 	detail := orDash(e.Detail)
 	if e.Actor != nil {
-		detail += " by " + *e.Actor
+		detail += foreign(" by " + *e.Actor)
 	}
 	if e.Job != nil {
-		detail += ", job " + *e.Job
+		detail += foreign(", job " + *e.Job)
 	}
 	if e.Reason != nil {
-		detail += ": " + *e.Reason
+		detail += foreign(": " + *e.Reason)
 	}
 	return detail
 }

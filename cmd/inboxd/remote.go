@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -137,9 +138,22 @@ func readInput(file string, limit int64) ([]byte, error) {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-func orDash(text *string) string {
-	if text == nil || *text == "" {
+// foreign is text that came from outside. It is shown as it is, unless it could do something to a terminal or a table.
+type foreign string
+
+func (f foreign) String() string {
+	if f == "" {
 		return "-"
 	}
-	return *text
+	if quoted := strconv.Quote(string(f)); quoted[1:len(quoted)-1] != string(f) {
+		return quoted
+	}
+	return string(f)
+}
+
+func orDash(text *string) foreign {
+	if text == nil {
+		return ""
+	}
+	return foreign(*text)
 }

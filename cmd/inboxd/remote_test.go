@@ -104,3 +104,15 @@ func TestCommandsOverTheAPI(t *testing.T) {
 		t.Errorf("a wrong token: %d, want %d", status, exitRefused)
 	}
 }
+
+func TestForeignTextCantSteerTheTerminal(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[foreign]string{
+		"": "-", "order.paid": "order.paid", "Größe 12, “neu”": "Größe 12, “neu”",
+		"\x1b[2Jgone": `"\x1b[2Jgone"`, "a\tb\nc": `"a\tb\nc"`, "a\u202eb": `"a\u202eb"`, `say "hi"`: `"say \"hi\""`, "\xff": `"\xff"`,
+	} {
+		if got := text.String(); got != want {
+			t.Errorf("%q is shown as %s, want %s", string(text), got, want)
+		}
+	}
+}
