@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"crypto/rand"
@@ -167,6 +168,25 @@ var openAPI = sync.OnceValue(func() *contract.Contract {
 	return c
 })
 
+// untilToldAll reads a stream, which doesn't end, until it has told everything of before: an id alone says so, the second.
+func untilToldAll(stream io.Reader) io.Reader {
+	var text strings.Builder
+	lines := bufio.NewScanner(stream)
+	event := false
+	for ids := 0; ids < 2 && lines.Scan(); {
+		fmt.Fprintln(&text, lines.Text())
+		switch field, _, _ := strings.Cut(lines.Text(), ":"); {
+		case field == "data":
+			event = true
+		case field == "id" && !event:
+			ids++
+		case field == "":
+			event = false
+		}
+	}
+	return strings.NewReader(text.String())
+}
+
 func do(t *testing.T, request *http.Request) answer {
 	t.Helper()
 	client := &http.Client{Transport: openAPI().Transport(http.DefaultTransport, func(_ contract.Exchange, err error) {
@@ -179,7 +199,11 @@ func do(t *testing.T, request *http.Request) answer {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
+	body := io.Reader(response.Body)
+	if response.Header.Get("Content-Type") == "text/event-stream" {
+		body = untilToldAll(body)
+	}
+	text, err := io.ReadAll(body)
 	if err != nil {
 		t.Fatal(err)
 	}

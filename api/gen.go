@@ -334,6 +334,7 @@ const (
 	ProblemNameTaken            ProblemType = "urn:inboxd:problem:name-taken"
 	ProblemNotFound             ProblemType = "urn:inboxd:problem:not-found"
 	ProblemTooLarge             ProblemType = "urn:inboxd:problem:too-large"
+	ProblemTooManyStreams       ProblemType = "urn:inboxd:problem:too-many-streams"
 	ProblemTooManyTries         ProblemType = "urn:inboxd:problem:too-many-tries"
 	ProblemUnauthorized         ProblemType = "urn:inboxd:problem:unauthorized"
 	ProblemUnavailable          ProblemType = "urn:inboxd:problem:unavailable"
@@ -360,6 +361,8 @@ func (e ProblemType) Valid() bool {
 	case ProblemNotFound:
 		return true
 	case ProblemTooLarge:
+		return true
+	case ProblemTooManyStreams:
 		return true
 	case ProblemTooManyTries:
 		return true
@@ -1936,6 +1939,27 @@ type GetStatsParams struct {
 	Minutes *int `form:"minutes,omitempty" json:"minutes,omitempty" validate:"omitnil,min=1,max=60"`
 }
 
+// TailParams defines parameters for Tail.
+type TailParams struct {
+	// Since Begin with what has happened since this time; without it, with what happens from now on. Last-Event-ID goes before it.
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Status Of the message or the delivery; with `handler`, a message's delivery to that handler.
+	Status *Status `form:"status,omitempty" json:"status,omitempty" validate:"omitnil,oneof=MANUAL_REQUIRED PROCESSING FAILED PENDING WAITING DONE DISCARDED DUPLICATE UNROUTED"`
+
+	// Source Name of a source; of a deleted one if no other has the name.
+	Source *SourceFilter `form:"source,omitempty" json:"source,omitempty"`
+
+	// Handler Name of a handler; of a deleted one if no other has the name.
+	Handler *HandlerFilter `form:"handler,omitempty" json:"handler,omitempty"`
+
+	// MessageType The exact message type.
+	MessageType *MessageTypeFilter `form:"message_type,omitempty" json:"message_type,omitempty"`
+
+	// LastEventID The id of the last event that was read; it continues the same stream with the same filters, anything else is a 400.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
 // DiscardDeliveryJSONRequestBody defines body for DiscardDelivery for application/json ContentType.
 type DiscardDeliveryJSONRequestBody = ParkedAction
 
@@ -2103,6 +2127,9 @@ type ServerInterface interface {
 	// GetSystem Versions, leader, instances, partitions, and the oldest snapshot
 	// (GET /system)
 	GetSystem(w http.ResponseWriter, r *http.Request)
+	// Tail What happens, as it happens
+	// (GET /tail)
+	Tail(w http.ResponseWriter, r *http.Request, params TailParams)
 	// ListTokens All tokens, oldest first
 	// (GET /tokens)
 	ListTokens(w http.ResponseWriter, r *http.Request)
@@ -2349,6 +2376,12 @@ func (_ Unimplemented) GetStats(w http.ResponseWriter, r *http.Request, params G
 // GetSystem Versions, leader, instances, partitions, and the oldest snapshot
 // (GET /system)
 func (_ Unimplemented) GetSystem(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotImplemented)
+}
+
+// Tail What happens, as it happens
+// (GET /tail)
+func (_ Unimplemented) Tail(w http.ResponseWriter, r *http.Request, params TailParams) {
 	w.WriteHeader(http.StatusNotImplemented)
 }
 
@@ -4032,6 +4065,112 @@ func (siw *ServerInterfaceWrapper) GetSystem(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// Tail operation middleware
+func (siw *ServerInterfaceWrapper) Tail(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params TailParams
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", r.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "since"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "since", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "status" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "status", r.URL.Query(), &params.Status, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "status"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "status", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "source" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "source", r.URL.Query(), &params.Source, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "source"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "source", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "handler" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "handler", r.URL.Query(), &params.Handler, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "handler"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "handler", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "message_type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "message_type", r.URL.Query(), &params.MessageType, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "message_type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "message_type", Err: err})
+		}
+		return
+	}
+
+	headers := r.Header
+
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID string
+		n := len(valueList)
+		if n != 1 {
+			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Last-Event-ID", Count: n})
+			return
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Last-Event-ID", Err: err})
+			return
+		}
+
+		params.LastEventID = &LastEventID
+
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.Tail(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListTokens operation middleware
 func (siw *ServerInterfaceWrapper) ListTokens(w http.ResponseWriter, r *http.Request) {
 
@@ -4306,6 +4445,9 @@ func HandlerWithOptions(si ServerInterface, options ChiServerOptions) http.Handl
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/lookup", wrapper.LookUp)
+	})
+	r.Group(func(r chi.Router) {
+		r.Get(options.BaseURL+"/tail", wrapper.Tail)
 	})
 	r.Group(func(r chi.Router) {
 		r.Get(options.BaseURL+"/stats", wrapper.GetStats)
@@ -6134,6 +6276,81 @@ func (response GetSystemdefaultApplicationProblemPlusJSONResponse) VisitGetSyste
 	return err
 }
 
+type TailRequestObject struct {
+	Params TailParams
+}
+
+type TailResponseObject interface {
+	VisitTailResponse(w http.ResponseWriter) error
+}
+
+type Tail200TextEventStreamResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response Tail200TextEventStreamResponse) VisitTailResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type TaildefaultApplicationProblemPlusJSONResponse struct {
+	Body       Problem
+	Headers    ProblemResponseHeaders
+	StatusCode int
+}
+
+func (response TaildefaultApplicationProblemPlusJSONResponse) VisitTailResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.WWWAuthenticate != nil {
+		w.Header().Set("WWW-Authenticate", fmt.Sprint(*response.Headers.WWWAuthenticate))
+	}
+	w.WriteHeader(response.StatusCode)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListTokensRequestObject struct {
 }
 
@@ -6384,6 +6601,9 @@ type StrictServerInterface interface {
 	// GetSystem Versions, leader, instances, partitions, and the oldest snapshot
 	// (GET /system)
 	GetSystem(ctx context.Context, request GetSystemRequestObject) (GetSystemResponseObject, error)
+	// Tail What happens, as it happens
+	// (GET /tail)
+	Tail(ctx context.Context, request TailRequestObject) (TailResponseObject, error)
 	// ListTokens All tokens, oldest first
 	// (GET /tokens)
 	ListTokens(ctx context.Context, request ListTokensRequestObject) (ListTokensResponseObject, error)
@@ -7551,6 +7771,32 @@ func (sh *strictHandler) GetSystem(w http.ResponseWriter, r *http.Request) {
 		sh.options.ResponseErrorHandlerFunc(w, r, err)
 	} else if validResponse, ok := response.(GetSystemResponseObject); ok {
 		if err := validResponse.VisitGetSystemResponse(w); err != nil {
+			sh.options.ResponseErrorHandlerFunc(w, r, err)
+		}
+	} else if response != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, fmt.Errorf("unexpected response type: %T", response))
+	}
+}
+
+// Tail operation middleware
+func (sh *strictHandler) Tail(w http.ResponseWriter, r *http.Request, params TailParams) {
+	var request TailRequestObject
+
+	request.Params = params
+
+	handler := func(ctx context.Context, w http.ResponseWriter, r *http.Request, request interface{}) (interface{}, error) {
+		return sh.ssi.Tail(ctx, request.(TailRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "Tail")
+	}
+
+	response, err := handler(r.Context(), w, r, request)
+
+	if err != nil {
+		sh.options.ResponseErrorHandlerFunc(w, r, err)
+	} else if validResponse, ok := response.(TailResponseObject); ok {
+		if err := validResponse.VisitTailResponse(w); err != nil {
 			sh.options.ResponseErrorHandlerFunc(w, r, err)
 		}
 	} else if response != nil {

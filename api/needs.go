@@ -61,6 +61,7 @@ var needs = map[string]need{
 	"CreateJob": {role: inbox.RoleOperate, scoped: true},
 	"CancelJob": {role: inbox.RoleOperate, scoped: true},
 
+	"Tail":      {role: inbox.RoleRead, scoped: true},
 	"GetStats":  {role: inbox.RoleRead, scoped: true},
 	"GetSystem": {role: inbox.RoleRead},
 

@@ -62,6 +62,7 @@ var problems = map[ProblemType]struct {
 	ProblemUnsupportedMediaType: {http.StatusUnsupportedMediaType, "The body isn't JSON"},
 	ProblemInvalid:              {http.StatusUnprocessableEntity, "A value isn't allowed"},
 	ProblemUnavailable:          {http.StatusServiceUnavailable, "The database is unavailable"},
+	ProblemTooManyStreams:       {http.StatusServiceUnavailable, "Too many streams are open"},
 	ProblemInternal:             {http.StatusInternalServerError, "Something went wrong here"},
 }
 
@@ -76,7 +77,7 @@ func writeError(w http.ResponseWriter, r *http.Request, log zerolog.Logger, err 
 	if r.Context().Err() == nil && (e.kind == ProblemInternal || e.kind == ProblemUnavailable) {
 		log.Error().Err(err).Str("method", r.Method).Str("path", r.URL.Path).Msg("request failed")
 	}
-	if e.kind == ProblemUnavailable {
+	if e.kind == ProblemUnavailable || e.kind == ProblemTooManyStreams {
 		w.Header().Set("Retry-After", "1")
 	}
 	p := problems[e.kind]
@@ -142,7 +143,7 @@ func parameterForm(name string) string {
 	switch name {
 	case "limit":
 		return "must be one whole number"
-	case "from", "to":
+	case "from", "to", "since":
 		return "must be one RFC 3339 time, such as 2026-01-31T15:04:05Z"
 	}
 	return "must be given once"

@@ -197,8 +197,10 @@ func refuseUnknown(path string, given, known []string, what string) error {
 func names(t reflect.Type, tag string) []string {
 	var list []string
 	for field := range t.Fields() {
-		name, _, _ := strings.Cut(field.Tag.Get(tag), ",")
-		list = append(list, name)
+		// A parameter that is a header has no tag of a query's.
+		if name, _, _ := strings.Cut(field.Tag.Get(tag), ","); name != "" {
+			list = append(list, name)
+		}
 	}
 	slices.Sort(list)
 	return list

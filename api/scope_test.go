@@ -146,6 +146,7 @@ func TestForeignRows(t *testing.T) {
 		"LookUp":         {"key=m1", "key=" + url.QueryEscape("order m1"), "key=m2", "key=m3"},
 		"ListAudit":      {"", "action=source.create", "object=books"},
 		"GetStats":       {""},
+		"Tail":           {"since=2020-01-01T00:00:00Z", "since=2020-01-01T00:00:00Z&status=DONE", "since=2020-01-01T00:00:00Z&handler=books", "since=2020-01-01T00:00:00Z&source=shop"},
 	}
 	mine.must(t, 201, "POST", "/api/v1/jobs", `{"action": "replay", "filter": {"source": "shop", "status": "DONE"}}`)
 	g.must(t, 201, "POST", "/api/v1/jobs", `{"action": "replay", "filter": {"source": "foreign-bank", "status": "DISCARDED"}, "reason": "foreign"}`)
@@ -189,7 +190,7 @@ func TestForeignRows(t *testing.T) {
 		}
 	}
 	// A filter by a foreign name is a typing error, as that of any name that there isn't.
-	for _, path := range []string{"/messages?source=foreign-bank", "/messages?handler=foreign-all", "/deliveries?handler=foreign-vault", "/attempts?source=foreign-bank", "/outcomes?handler=foreign-all"} {
+	for _, path := range []string{"/messages?source=foreign-bank", "/messages?handler=foreign-all", "/deliveries?handler=foreign-vault", "/attempts?source=foreign-bank", "/outcomes?handler=foreign-all", "/tail?source=foreign-bank", "/tail?handler=foreign-all"} {
 		foreign := mine.refused(t, api.ProblemInvalid, "GET", "/api/v1"+path, "")
 		name := path[strings.Index(path, "=")+1:]
 		nobody := mine.refused(t, api.ProblemInvalid, "GET", "/api/v1"+strings.Replace(path, name, "nobody", 1), "")
@@ -215,6 +216,10 @@ func TestForeignRows(t *testing.T) {
 		if got := into[api.MessageDetail](t, mine.must(t, 200, "GET", "/api/v1/messages/"+numbers[id], "")); got.Message.Status != want {
 			t.Errorf("%s is %s to them, want %s", id, got.Message.Status, want)
 		}
+	}
+	// Of the deliveries, the failure and the end of two at the foreign handler are not told.
+	if got := mine.must(t, 200, "GET", "/api/v1/tail?since=2020-01-01T00:00:00Z", "").text; strings.Count(got, "event: message") != 3 || strings.Count(got, "event: delivery") != 2 {
+		t.Errorf("the tail tells %s, want 3 messages and 2 deliveries", got)
 	}
 	// Cursors of either go on with the other: what may be seen is looked up for each page.
 	page := into[api.MessageList](t, g.must(t, 200, "GET", "/api/v1/messages?limit=1", ""))

@@ -29,6 +29,8 @@ type Config struct {
 	Tries *Tries
 	// Instance names the one that answers, as claims and the leader's lease do.
 	Instance string
+	// Draining is closed when the instance stops; streams end then. nil never is.
+	Draining <-chan struct{}
 }
 
 // Checker refuses what could never work. Its errors are shown to operators, so they repeat no secret.
@@ -56,6 +58,7 @@ type Store interface {
 	LedgerStore
 	AuditStore
 	StatsStore
+	TailStore
 	TokenStore
 	ReachStore
 }
@@ -111,6 +114,9 @@ type server struct {
 	log     zerolog.Logger
 
 	version, instance string
+
+	draining <-chan struct{}
+	tails    chan struct{} // has an element for each stream
 }
 
 // New returns the operators' API: all operations of openapi.yaml under /api/v1, the contract itself at
@@ -120,6 +126,7 @@ func New(c Config) http.Handler {
 	if c.Tries == nil {
 		c.Tries = DefaultTries()
 	}
+	s.draining, s.tails = c.Draining, make(chan struct{}, maxTails)
 	r := chi.NewRouter()
 	r.Use(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -33,6 +33,9 @@ type TokenFinder interface {
 
 type tokenKey struct{}
 
+// hashKey is of the token's hash, for what takes so long that the token may be revoked meanwhile.
+type hashKey struct{}
+
 // actor returns whose token a request came with.
 func actor(ctx context.Context) inbox.Actor {
 	if token, ok := ctx.Value(tokenKey{}).(*inbox.OperatorToken); ok {
@@ -78,7 +81,8 @@ func RequireToken(store TokenFinder, tries *Tries, log zerolog.Logger) func(http
 				writeError(w, r, log, err)
 				return
 			}
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tokenKey{}, token)))
+			ctx := context.WithValue(r.Context(), tokenKey{}, token)
+			next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, hashKey{}, hash)))
 		})
 	}
 }

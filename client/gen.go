@@ -334,6 +334,7 @@ const (
 	ProblemNameTaken            ProblemType = "urn:inboxd:problem:name-taken"
 	ProblemNotFound             ProblemType = "urn:inboxd:problem:not-found"
 	ProblemTooLarge             ProblemType = "urn:inboxd:problem:too-large"
+	ProblemTooManyStreams       ProblemType = "urn:inboxd:problem:too-many-streams"
 	ProblemTooManyTries         ProblemType = "urn:inboxd:problem:too-many-tries"
 	ProblemUnauthorized         ProblemType = "urn:inboxd:problem:unauthorized"
 	ProblemUnavailable          ProblemType = "urn:inboxd:problem:unavailable"
@@ -360,6 +361,8 @@ func (e ProblemType) Valid() bool {
 	case ProblemNotFound:
 		return true
 	case ProblemTooLarge:
+		return true
+	case ProblemTooManyStreams:
 		return true
 	case ProblemTooManyTries:
 		return true
@@ -1936,6 +1939,27 @@ type GetStatsParams struct {
 	Minutes *int `form:"minutes,omitempty" json:"minutes,omitempty" validate:"omitnil,min=1,max=60"`
 }
 
+// TailParams defines parameters for Tail.
+type TailParams struct {
+	// Since Begin with what has happened since this time; without it, with what happens from now on. Last-Event-ID goes before it.
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Status Of the message or the delivery; with `handler`, a message's delivery to that handler.
+	Status *Status `form:"status,omitempty" json:"status,omitempty" validate:"omitnil,oneof=MANUAL_REQUIRED PROCESSING FAILED PENDING WAITING DONE DISCARDED DUPLICATE UNROUTED"`
+
+	// Source Name of a source; of a deleted one if no other has the name.
+	Source *SourceFilter `form:"source,omitempty" json:"source,omitempty"`
+
+	// Handler Name of a handler; of a deleted one if no other has the name.
+	Handler *HandlerFilter `form:"handler,omitempty" json:"handler,omitempty"`
+
+	// MessageType The exact message type.
+	MessageType *MessageTypeFilter `form:"message_type,omitempty" json:"message_type,omitempty"`
+
+	// LastEventID The id of the last event that was read; it continues the same stream with the same filters, anything else is a 400.
+	LastEventID *string `json:"Last-Event-ID,omitempty"`
+}
+
 // DiscardDeliveryJSONRequestBody defines body for DiscardDelivery for application/json ContentType.
 type DiscardDeliveryJSONRequestBody = ParkedAction
 
@@ -2503,6 +2527,25 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /system (the `GetSystem` operationId).
 	GetSystem(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// Tail What happens, as it happens
+	//
+	// Server-sent events. `message` is a message that was stored, as lists show it; `delivery` is a delivery that failed, was parked or
+	// ended, as it was then. Their data is one JSON object each, a `Message` or a `Delivery`. What is filtered is what the event shows: a
+	// message that is PENDING when it is told isn't told again when it is DONE, but its delivery is.
+	//
+	// Each event has an id, after which `Last-Event-ID` resumes the stream with the same filters, on any instance, for as long as the rows are there:
+	// nothing is left out, whenever it was committed, and nothing comes twice. Ids also come without an event: one when the stream begins, one when everything
+	// of before has been told, then about every 15 s.
+	//
+	// Events come within about a second, in the order of commits but for those of one moment: then messages come first, then failures,
+	// then ends. A delivery that has moved on since it failed is told as FAILED, even if it was parked.
+	//
+	// The stream ends when the instance stops, when the token is no longer valid, or when the reader doesn't read. Resume it. One instance has
+	// 16 streams at most, and answers 503 beyond.
+	//
+	// Corresponds with GET /tail (the `Tail` operationId).
+	Tail(ctx context.Context, params *TailParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListTokens All tokens, oldest first
 	//
@@ -3515,6 +3558,35 @@ func (c *Client) GetStats(ctx context.Context, params *GetStatsParams, reqEditor
 // Corresponds with GET /system (the `GetSystem` operationId).
 func (c *Client) GetSystem(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetSystemRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// Tail What happens, as it happens
+//
+// Server-sent events. `message` is a message that was stored, as lists show it; `delivery` is a delivery that failed, was parked or
+// ended, as it was then. Their data is one JSON object each, a `Message` or a `Delivery`. What is filtered is what the event shows: a
+// message that is PENDING when it is told isn't told again when it is DONE, but its delivery is.
+//
+// Each event has an id, after which `Last-Event-ID` resumes the stream with the same filters, on any instance, for as long as the rows are there:
+// nothing is left out, whenever it was committed, and nothing comes twice. Ids also come without an event: one when the stream begins, one when everything
+// of before has been told, then about every 15 s.
+//
+// Events come within about a second, in the order of commits but for those of one moment: then messages come first, then failures,
+// then ends. A delivery that has moved on since it failed is told as FAILED, even if it was parked.
+//
+// The stream ends when the instance stops, when the token is no longer valid, or when the reader doesn't read. Resume it. One instance has
+// 16 streams at most, and answers 503 beyond.
+//
+// Corresponds with GET /tail (the `Tail` operationId).
+func (c *Client) Tail(ctx context.Context, params *TailParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewTailRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -5836,6 +5908,123 @@ func NewGetSystemRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewTailRequest constructs an http.Request for the Tail method
+func NewTailRequest(server string, params *TailParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/tail")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Status != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "status", *params.Status, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Source != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "source", *params.Source, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Handler != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "handler", *params.Handler, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.MessageType != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "message_type", *params.MessageType, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
 // NewListTokensRequest constructs an http.Request for the ListTokens method
 func NewListTokensRequest(server string) (*http.Request, error) {
 	var err error
@@ -6474,6 +6663,27 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /system (the `GetSystem` operationId).
 	GetSystemWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetSystemResponse, error)
+
+	// TailWithResponse What happens, as it happens
+	//
+	// Server-sent events. `message` is a message that was stored, as lists show it; `delivery` is a delivery that failed, was parked or
+	// ended, as it was then. Their data is one JSON object each, a `Message` or a `Delivery`. What is filtered is what the event shows: a
+	// message that is PENDING when it is told isn't told again when it is DONE, but its delivery is.
+	//
+	// Each event has an id, after which `Last-Event-ID` resumes the stream with the same filters, on any instance, for as long as the rows are there:
+	// nothing is left out, whenever it was committed, and nothing comes twice. Ids also come without an event: one when the stream begins, one when everything
+	// of before has been told, then about every 15 s.
+	//
+	// Events come within about a second, in the order of commits but for those of one moment: then messages come first, then failures,
+	// then ends. A delivery that has moved on since it failed is told as FAILED, even if it was parked.
+	//
+	// The stream ends when the instance stops, when the token is no longer valid, or when the reader doesn't read. Resume it. One instance has
+	// 16 streams at most, and answers 503 beyond.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /tail (the `Tail` operationId).
+	TailWithResponse(ctx context.Context, params *TailParams, reqEditors ...RequestEditorFn) (*TailResponse, error)
 
 	// ListTokensWithResponse All tokens, oldest first
 	//
@@ -8677,6 +8887,55 @@ func (r GetSystemResponse) ContentType() string {
 	return ""
 }
 
+// TailResponseDefaultHeaders the declared response headers of an HTTP default response for Tail
+type TailResponseDefaultHeaders struct {
+	RetryAfter      *int
+	WWWAuthenticate *string
+}
+
+type TailResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// ApplicationProblemJSONDefault the response for an HTTP default `application/problem+json` response
+	ApplicationProblemJSONDefault *Problem
+	// HeadersDefault the parsed response headers for an HTTP default response
+	HeadersDefault *TailResponseDefaultHeaders
+}
+
+// GetApplicationProblemJSONDefault returns the response for an HTTP default `application/problem+json` response
+func (r TailResponse) GetApplicationProblemJSONDefault() *Problem {
+	return r.ApplicationProblemJSONDefault
+}
+
+// GetBody returns the raw response body bytes
+func (r TailResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r TailResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r TailResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r TailResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // ListTokensResponseDefaultHeaders the declared response headers of an HTTP default response for ListTokens
 type ListTokensResponseDefaultHeaders struct {
 	RetryAfter      *int
@@ -9654,6 +9913,33 @@ func (c *ClientWithResponses) GetSystemWithResponse(ctx context.Context, reqEdit
 		return nil, err
 	}
 	return ParseGetSystemResponse(rsp)
+}
+
+// TailWithResponse What happens, as it happens
+//
+// Server-sent events. `message` is a message that was stored, as lists show it; `delivery` is a delivery that failed, was parked or
+// ended, as it was then. Their data is one JSON object each, a `Message` or a `Delivery`. What is filtered is what the event shows: a
+// message that is PENDING when it is told isn't told again when it is DONE, but its delivery is.
+//
+// Each event has an id, after which `Last-Event-ID` resumes the stream with the same filters, on any instance, for as long as the rows are there:
+// nothing is left out, whenever it was committed, and nothing comes twice. Ids also come without an event: one when the stream begins, one when everything
+// of before has been told, then about every 15 s.
+//
+// Events come within about a second, in the order of commits but for those of one moment: then messages come first, then failures,
+// then ends. A delivery that has moved on since it failed is told as FAILED, even if it was parked.
+//
+// The stream ends when the instance stops, when the token is no longer valid, or when the reader doesn't read. Resume it. One instance has
+// 16 streams at most, and answers 503 beyond.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /tail (the `Tail` operationId).
+func (c *ClientWithResponses) TailWithResponse(ctx context.Context, params *TailParams, reqEditors ...RequestEditorFn) (*TailResponse, error) {
+	rsp, err := c.Tail(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseTailResponse(rsp)
 }
 
 // ListTokensWithResponse All tokens, oldest first
@@ -11756,6 +12042,52 @@ func ParseGetSystemResponse(rsp *http.Response) (*GetSystemResponse, error) {
 	switch {
 	case true:
 		var headers GetSystemResponseDefaultHeaders
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = &value
+		}
+		response.HeadersDefault = &headers
+	}
+
+	return response, nil
+}
+
+// ParseTailResponse parses an HTTP response from a TailWithResponse call
+func ParseTailResponse(rsp *http.Response) (*TailResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &TailResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && true:
+		var dest Problem
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSONDefault = &dest
+
+	}
+
+	switch {
+	case true:
+		var headers TailResponseDefaultHeaders
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {

@@ -201,7 +201,7 @@ func (g *gateway) run(ctx context.Context) error {
 	}
 	group.Go(func() error {
 		return httpserver.Serve(ctx, httpserver.Config{
-			Listener: g.admin, Handler: g.adminRoutes(), TLS: g.adminTLS, DrainDelay: g.settings.DrainDelay,
+			Listener: g.admin, Handler: g.adminRoutes(ctx.Done()), TLS: g.adminTLS, DrainDelay: g.settings.DrainDelay,
 		})
 	})
 	g.log.Info().Strs("roles", g.settings.Roles).Str("version", buildVersion()).Stringer("admin", g.admin.Addr()).Msg("running")
@@ -242,8 +242,8 @@ func (g *gateway) publicRoutes() http.Handler {
 	return r
 }
 
-// adminRoutes is all that the operators' listener answers.
-func (g *gateway) adminRoutes() http.Handler {
+// adminRoutes is all that the operators' listener answers; what lasts ends when draining is closed.
+func (g *gateway) adminRoutes(draining <-chan struct{}) http.Handler {
 	r := chi.NewRouter()
 	g.health.routes(r)
 	var metrics http.Handler = promhttp.HandlerFor(g.registry, promhttp.HandlerOpts{})
@@ -251,7 +251,7 @@ func (g *gateway) adminRoutes() http.Handler {
 	if g.has("admin") {
 		server := api.New(api.Config{
 			Store: g.adminDB, Checker: checker{g.catalog, g.adminDB, g.dialer}, Changed: g.changed, Ready: g.committed, Ping: g.ping, Logger: g.log, Version: buildVersion(),
-			Instance: g.owner, Tries: tries,
+			Instance: g.owner, Tries: tries, Draining: draining,
 		})
 		r.Mount("/", server)
 	}

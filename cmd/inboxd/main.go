@@ -47,6 +47,7 @@ type commands struct {
 	Jobs       jobsCommand       `cmd:"" help:"Actions on many deliveries, over the operators' API."`
 	Lookup     lookupCommand     `cmd:"" help:"All about a key, over the operators' API."`
 
+	Tail   tailCommand   `cmd:"" help:"Show messages and deliveries as they happen, over the operators' API."`
 	Stats  statsCommand  `cmd:"" help:"Rates, backlog, latency and what is parked, over the operators' API."`
 	System systemCommand `cmd:"" help:"Versions, leader, instances and tables, over the operators' API."`
 	Audit  auditCommand  `cmd:"" help:"List who changed what, and why, over the operators' API."`
