@@ -31,6 +31,7 @@ type benchCommand struct {
 	Ingest  benchIngest  `cmd:"" help:"Signed requests over loopback until they are committed."`
 	Deliver benchDeliver `cmd:"" help:"Drain a backlog to a local sink over signed HTTP."`
 	Lists   benchLists   `cmd:"" help:"Read every list of the operators' API beside many rows."`
+	Replay  benchReplay  `cmd:"" help:"Latency of live messages without and beside a job that retries what is parked at their handler."`
 
 	Load    benchLoad    `cmd:"" hidden:""`
 	Gateway benchGateway `cmd:"" hidden:""`
