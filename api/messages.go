@@ -72,8 +72,11 @@ func (s *server) ReplayMessage(ctx context.Context, request ReplayMessageRequest
 		return nil, orNotFound(err, "message", request.ID)
 	}
 	var handlers []int64
-	by := actor(ctx)
+	by, replay := actor(ctx), s.store.Replay
 	if request.Body != nil {
+		if or(request.Body.DryRun, false) {
+			replay = s.store.PlanReplay
+		}
 		by = because(by, &Reason{Reason: request.Body.Reason, Note: request.Body.Note})
 		for i, name := range request.Body.Handlers {
 			h, err := s.store.Handler(ctx, name)
@@ -86,7 +89,7 @@ func (s *server) ReplayMessage(ctx context.Context, request ReplayMessageRequest
 			handlers = append(handlers, h.ID)
 		}
 	}
-	deliveries, err := s.store.Replay(ctx, by, id, handlers)
+	deliveries, err := replay(ctx, by, id, handlers)
 	if err != nil {
 		return nil, orNotFound(err, "message", request.ID)
 	}

@@ -100,6 +100,8 @@ type MessageStore interface {
 	Retry(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64) (inbox.DeliveryState, error)
 	Finish(ctx context.Context, by inbox.Actor, id inbox.DeliveryID, claimSeq int64, result inbox.Status) (inbox.DeliveryState, error)
 	Replay(ctx context.Context, by inbox.Actor, message int64, handlers []int64) ([]inbox.DeliveryState, error)
+	// PlanReplay returns what Replay would, and changes nothing.
+	PlanReplay(ctx context.Context, by inbox.Actor, message int64, handlers []int64) ([]inbox.DeliveryState, error)
 }
 
 // prefix is the server's path in openapi.yaml.

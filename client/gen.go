@@ -1436,6 +1436,9 @@ type Reason struct {
 
 // Replay Examples: {"handlers":["books"],"reason":"the books lost it"}
 type Replay struct {
+	// DryRun Change nothing; the answer has the deliveries that there would be.
+	DryRun *bool `json:"dry_run,omitempty"`
+
 	// Handlers Names; left out for all.
 	Handlers []string `json:"handlers,omitempty" validate:"omitnil,min=1,max=100,dive,required"`
 

@@ -133,11 +133,25 @@ FROM replayed AS r`
 )
 
 // Replay delivers a message again: to the given handlers, else to those of its finished deliveries, else,
-// if it has reached no handler, to those that subscribe to it now; of those, to the ones within the actor's reach. It returns the new deliveries. It fails
-// with ErrNotFound if there is no such message, and with ErrConflict, having changed nothing, if a given
-// handler's delivery isn't finished or there is nothing to replay.
+// if it has reached no handler, to those that subscribe to it now; of those, to the ones within the actor's
+// reach. It returns the new deliveries. It fails with ErrNotFound if there is no such message, and with
+// ErrConflict, having changed nothing, if a given handler's delivery isn't finished or there is nothing to
+// replay.
 func (db *DB) Replay(ctx context.Context, by inbox.Actor, message int64, handlers []int64) ([]inbox.DeliveryState, error) {
-	err := pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
+	return db.replay(ctx, by, message, handlers, nil)
+}
+
+// errDryRun takes back what a dry run did.
+var errDryRun = errors.New("dry run")
+
+// PlanReplay returns what Replay would now, and changes nothing.
+func (db *DB) PlanReplay(ctx context.Context, by inbox.Actor, message int64, handlers []int64) ([]inbox.DeliveryState, error) {
+	return db.replay(ctx, by, message, handlers, errDryRun)
+}
+
+// replay ends its transaction with the error.
+func (db *DB) replay(ctx context.Context, by inbox.Actor, message int64, handlers []int64, end error) (made []inbox.DeliveryState, err error) {
+	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, lockReplay, pgx.StrictNamedArgs{"id": message}); err != nil {
 			return err
 		}
@@ -161,21 +175,22 @@ func (db *DB) Replay(ctx context.Context, by inbox.Actor, message int64, handler
 		if err == nil && int(tag.RowsAffected()) != len(handlers) {
 			return &inbox.ConflictError{Detail: "The message's deliveries or handlers changed meanwhile."}
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		if m, err = messageState(ctx, tx, message); err != nil {
+			return err
+		}
+		made = slices.DeleteFunc(m.Deliveries, func(d inbox.DeliveryState) bool { return !slices.Contains(handlers, d.DeliveryID.Handler) })
+		return end
 	})
-	if errors.Is(err, inbox.ErrConflict) {
+	switch {
+	case err == nil, errors.Is(err, errDryRun):
+		return made, nil
+	case errors.Is(err, inbox.ErrConflict):
 		return nil, fmt.Errorf("replay message %d: %w", message, err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("replay message %d: %w", message, mapError(err))
-	}
-	m, err := messageState(ctx, db.pool, message)
-	if err != nil {
-		return nil, fmt.Errorf("read message %d: %w", message, mapError(err))
-	}
-	return slices.DeleteFunc(m.Deliveries, func(d inbox.DeliveryState) bool {
-		return !slices.Contains(handlers, d.DeliveryID.Handler)
-	}), nil
+	return nil, fmt.Errorf("replay message %d: %w", message, mapError(err))
 }
 
 // replayTargets returns the handlers that a replay goes to, or says why it can't go to one that was named.

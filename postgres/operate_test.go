@@ -131,6 +131,20 @@ func TestOperatorTransitions(t *testing.T) {
 			}
 			return nil
 		}, nil, row{status: "DONE", due: "never", replayNo: 2, attempts: 3, class: "status"}, []string{"DONE 0 1 3 answered 500", "DONE 1 2 1 ", "DONE 2 3 1 "}},
+		{"17 only planned", func(t *testing.T, f *fixture, c inbox.Claim) error {
+			if _, err := f.Finish(t.Context(), operator, c.DeliveryID, c.ClaimSeq, inbox.Done); err != nil {
+				return err
+			}
+			acts := f.value(t, `SELECT count(*) FROM audit`)
+			planned, err := f.PlanReplay(t.Context(), operator, c.Message, nil)
+			if len(planned) != 1 || planned[0].DeliveryID != c.DeliveryID || planned[0].Status != inbox.Pending || planned[0].ReplayNo != 1 {
+				t.Errorf("PlanReplay = %+v, want the delivery as it would be", planned)
+			}
+			if n := f.value(t, `SELECT count(*) FROM audit`); n != acts {
+				t.Errorf("the audit has %d entries, and %d before", n, acts)
+			}
+			return err
+		}, nil, row{status: "DONE", retryCount: 2, due: "never", attempts: 3, class: "status"}, []string{"DONE 0 1 3 answered 500"}},
 		{"17 replay beside a live row", func(t *testing.T, f *fixture, c inbox.Claim) error {
 			_, err := f.Replay(t.Context(), operator, c.Message, []int64{f.handler})
 			return err

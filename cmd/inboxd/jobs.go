@@ -85,7 +85,7 @@ func percent(part float64) string { return fmt.Sprintf("%d%%", int(100*part)) }
 // jobFlags are what makes a command act on many deliveries.
 type jobFlags struct {
 	All    bool `help:"Name nothing, and mean everything."`
-	DryRun bool `help:"Only say how many deliveries it would be, by handler and type."`
+	DryRun bool `help:"Change nothing; say what it would be, of many how many by handler and type."`
 	Pace   int  `placeholder:"N" help:"Deliveries per second at most."`
 	Detach bool `help:"Don't wait for the job's end."`
 }

@@ -80,6 +80,11 @@ func TestCommandsOverTheAPI(t *testing.T) {
 	command(exitConflict, "parked", "discard", all[0].ID, "--claim-seq", seq)
 	command(0, "parked", "done", all[1].ID, "--claim-seq", strconv.FormatInt(all[1].ClaimSeq, 10))
 	command(0, "parked", "retry", all[2].ID, "--claim-seq", strconv.FormatInt(all[2].ClaimSeq, 10))
+	for range 2 { // a plan leaves it to be planned again, and replayed
+		if out := command(0, "replay", all[0].Message, "--dry-run"); !strings.Contains(out, all[0].ID) || !strings.Contains(out, "PENDING") {
+			t.Errorf("the plan of a replay:\n%s", out)
+		}
+	}
 	command(0, "replay", all[0].Message, "--to-handler", "books")
 	if out := command(0, "messages", "list", "--source", "shop"); strings.Count(out, "shop") != len(ids) {
 		t.Errorf("messages list:\n%s", out)

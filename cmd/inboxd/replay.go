@@ -22,7 +22,7 @@ type replayCommand struct {
 
 // Validate is called once the arguments are parsed.
 func (cmd *replayCommand) Validate() error {
-	many := cmd.jobFilter() != client.JobFilter{} || cmd.jobFlags != jobFlags{} || cmd.Status != nil
+	many := cmd.jobFilter() != client.JobFilter{} || cmd.All || cmd.Pace > 0 || cmd.Detach || cmd.Status != nil
 	switch {
 	case cmd.Message != "" && many, cmd.Message == "" && !many:
 		return errOneOrMany
@@ -47,7 +47,7 @@ func (cmd *replayCommand) Run(ctx context.Context, c *console) error {
 	if err != nil {
 		return err
 	}
-	found, err := client.Read[client.Replayed](api.ReplayMessage(ctx, cmd.Message, client.Replay{Handlers: cmd.ToHandler, Reason: cmd.Reason, Note: cmd.Note}))
+	found, err := client.Read[client.Replayed](api.ReplayMessage(ctx, cmd.Message, client.Replay{Handlers: cmd.ToHandler, DryRun: &cmd.DryRun, Reason: cmd.Reason, Note: cmd.Note}))
 	if err != nil {
 		return err
 	}
