@@ -1,12 +1,12 @@
 package processor
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
+	"html"
 	"net/http"
 	"net/textproto"
 	"net/url"
@@ -58,6 +58,9 @@ func newShowing(c *inbox.Credentials, scheme string) (s showing, err error) {
 		}
 		s.headers = append(s.headers, fixedHeader{name, []string{h.Value.Reveal()}})
 		s.words = append(s.words, h.Value.Reveal())
+		if _, rest, ok := strings.Cut(h.Value.Reveal(), " "); ok {
+			s.words = append(s.words, rest) // without the scheme, as in ApiKey …
+		}
 	}
 	if c.Bearer != "" {
 		kinds++
@@ -182,27 +185,86 @@ const shortestWord = 6
 
 var maskedWord = []byte("***")
 
-// mask hides the credentials in an answer that is kept: a handler's error page may repeat the request. A part of
-// one at the end, where the answer was cut off, is hidden too.
+// mask hides the credentials in an answer that is kept: a handler's error page may repeat the request, as JSON, HTML
+// or part of a URL. A part of one at the end, where the answer was cut off, is hidden too.
 func (s *showing) mask(answer []byte, token string) []byte {
 	words := s.words
 	if token != "" {
 		words = append(slices.Clip(words), token)
 	}
 	for _, word := range words {
-		if len(word) < shortestWord {
-			continue
-		}
-		answer = bytes.ReplaceAll(answer, []byte(word), maskedWord)
-		for n := min(len(word)-1, len(answer)); n >= shortestWord; n-- {
-			if bytes.HasSuffix(answer, []byte(word[:n])) {
-				answer = append(answer[:len(answer)-n:len(answer)-n], maskedWord...)
-				break
-			}
+		if len(word) >= shortestWord {
+			answer = maskWord(answer, word)
 		}
 	}
 	return answer
 }
+
+func maskWord(answer []byte, word string) []byte {
+	var masked []byte
+	rest := 0 // what of the answer is not in masked yet
+	for i := 0; i < len(answer); {
+		n := spelledWord(answer[i:], word)
+		if n == 0 {
+			i++
+			continue
+		}
+		masked = append(append(masked, answer[rest:i]...), maskedWord...)
+		i += n
+		rest = i
+	}
+	if rest == 0 {
+		return answer
+	}
+	return append(masked, answer[rest:]...)
+}
+
+// spelledWord returns how many bytes at the beginning of the text are the word, or as much of it as there is before
+// the text ends; 0 if they aren't.
+func spelledWord(text []byte, word string) int {
+	at := 0
+	for i := range len(word) {
+		n, cut := spelledByte(text[at:], word[i])
+		if cut && i >= shortestWord {
+			return len(text)
+		}
+		if n == 0 {
+			return 0
+		}
+		at += n
+	}
+	return at
+}
+
+// spelledByte returns how many bytes at the beginning of the text are the byte, which JSON, HTML and URLs write in other
+// ways unless it is a letter or digit; cut, if the text ends before that can be told.
+func spelledByte(text []byte, b byte) (n int, cut bool) {
+	if len(text) == 0 {
+		return 0, true
+	}
+	letter := '0' <= b && b <= '9' || 'A' <= b && b <= 'Z' || 'a' <= b && b <= 'z'
+	if !letter && strings.IndexByte(`\%&+`, text[0]) >= 0 {
+		for _, spelling := range []string{
+			`\` + string(rune(b)), fmt.Sprintf(`\u%04x`, b), fmt.Sprintf("%%%02x", b), fmt.Sprintf("&#%d;", b), fmt.Sprintf("&#x%x;", b),
+			html.EscapeString(string(rune(b))), htmlNames[b], url.QueryEscape(string(rune(b))),
+		} {
+			m := min(len(spelling), len(text))
+			if m > 0 && strings.EqualFold(spelling[:m], string(text[:m])) {
+				if m == len(spelling) {
+					return m, false
+				}
+				cut = true
+			}
+		}
+	}
+	if text[0] == b {
+		return 1, cut
+	}
+	return 0, cut
+}
+
+// htmlNames has what html.EscapeString writes as a number.
+var htmlNames = map[byte]string{'"': "&quot;", '\'': "&apos;"}
 
 // isURL reports whether a text is an http or https URL with a host, and nothing that a list should not show.
 func isURL(text string) bool {

@@ -12,12 +12,14 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"log"
 	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -95,6 +97,54 @@ func TestAnswersAreMasked(t *testing.T) {
 				t.Fatalf("with %d bytes in front, kept %q", n, got[n:])
 			}
 		}
+	}
+}
+
+// TestAnswersAreMaskedInEverySpelling: an error page is JSON or HTML as a rule, and may have a part of the header only.
+func TestAnswersAreMaskedInEverySpelling(t *testing.T) {
+	t.Parallel()
+	const secret = `pl4nt/ed+k3y=="<&>'\%`
+	encode := func(v any) string {
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for name, spelling := range map[string]string{
+		"plain":           secret,
+		"JSON":            encode(secret),
+		"JSON of PHP":     strings.ReplaceAll(encode(secret), "/", `\/`),
+		"JSON of .NET":    strings.NewReplacer("+", `\u002B`, "'", `\u0027`).Replace(encode(secret)),
+		"HTML":            html.EscapeString(secret),
+		"HTML, careful":   strings.NewReplacer("/", "&#x2F;", "=", "&#61;", "&#39;", "&apos;", "&#34;", "&quot;").Replace(html.EscapeString(secret)),
+		"URL":             url.QueryEscape(secret),
+		"URL, lower case": strings.ToLower(url.QueryEscape(secret)),
+		"path":            url.PathEscape(secret),
+	} {
+		answer := ""
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+			fmt.Fprint(w, answer)
+		}))
+		f := newForwarder(t, ForwarderConfig{})
+		c, m := testMessage("{}")
+		h := withCredentials(srv.URL, inbox.Credentials{Headers: []inbox.CredentialHeader{{Name: "Authorization", Value: "ApiKey " + secret}}})
+		answer = "there is no key " + spelling + " here"
+		if got := string(f.Forward(t.Context(), h, "shop", c, m).ResponseBody); strings.Contains(got, "pl4nt") || !strings.Contains(got, "***") || !strings.HasSuffix(got, " here") {
+			t.Errorf("%s: kept %q", name, got)
+		}
+		for n := 1024 - len(spelling); n < 1024-shortestWord; n++ { // cut off within it
+			answer = strings.Repeat("-", n) + spelling + " here"
+			if got := string(f.Forward(t.Context(), h, "shop", c, m).ResponseBody); strings.Contains(strings.NewReplacer(`\/`, "/", "&#x2F;", "/", "%2F", "/", "%2f", "/").Replace(got), "pl4nt/") {
+				t.Errorf("%s, %d bytes in front: kept %q", name, n, got[n-1:])
+			}
+		}
+		answer = "almost: pl4nt/ed+k3y=.-="
+		if got := string(f.Forward(t.Context(), h, "shop", c, m).ResponseBody); got != answer {
+			t.Errorf("%q was kept as %q", answer, got)
+		}
+		srv.Close()
 	}
 }
 
