@@ -46,6 +46,10 @@ func (s *server) readBody(next http.Handler) http.Handler {
 			if kind != "application/json" {
 				err = &apiError{kind: ProblemUnsupportedMediaType, detail: "Send JSON, with Content-Type: application/json."}
 			}
+			if err == nil && !utf8.Valid(body) {
+				// encoding/json would put something else in its place: a secret that verifies nothing, say.
+				err = &apiError{kind: ProblemBadRequest, detail: "The body isn't UTF-8."}
+			}
 		}
 		if err != nil {
 			s.fail(w, r, err)
