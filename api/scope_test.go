@@ -150,6 +150,7 @@ func TestForeignRows(t *testing.T) {
 	}
 	mine.must(t, 201, "POST", "/api/v1/jobs", `{"action": "replay", "filter": {"source": "shop", "status": "DONE"}}`)
 	g.must(t, 201, "POST", "/api/v1/jobs", `{"action": "replay", "filter": {"source": "foreign-bank", "status": "DISCARDED"}, "reason": "foreign"}`)
+	g.must(t, 201, "POST", "/api/v1/jobs", `{"action": "replay", "filter": {"source": "shop", "status": "UNROUTED"}, "to_handler": "foreign-all"}`)
 	lists["ListJobs"] = []string{"", "status=running", "limit=1"}
 	// With these there is something, all of it foreign.
 	hidden := map[string][]string{

@@ -95,8 +95,8 @@ func (db *DB) CreateJob(ctx context.Context, by inbox.Actor, j *inbox.Job) error
 			return err
 		}
 		return audit(ctx, tx, by, change{
-			action: inbox.JobCreate, object: strconv.FormatInt(j.ID, 10), source: j.Filter.SourceID, handler: j.Filter.HandlerID, job: j.ID,
-			after: auditJob(j),
+			action: inbox.JobCreate, object: strconv.FormatInt(j.ID, 10), source: j.Filter.SourceID, handler: cmp.Or(j.Filter.HandlerID, j.ToHandler),
+			job: j.ID, after: auditJob(j),
 		})
 	})
 	if err != nil && !errors.Is(err, inbox.ErrConflict) {
