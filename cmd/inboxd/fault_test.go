@@ -572,3 +572,37 @@ func viaHost(databaseURL string, address *net.TCPAddr) string {
 	}
 	return via.String()
 }
+
+// TestSlowListsLeaveReadinessAlone: whoever reads the API can't take an instance out of the load balancer.
+func TestSlowListsLeaveReadinessAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.start(t)
+	tx, err := w.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lists sync.WaitGroup
+	defer func() {
+		_ = tx.Rollback(t.Context())
+		lists.Wait()
+	}()
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE audit IN ACCESS EXCLUSIVE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	for range adminConnections {
+		lists.Go(func() {
+			if _, err := (operators{url: i.admin, token: i.token}).call(t.Context(), http.MethodGet, "/audit", nil, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	eventually(t, 20*time.Second, "as many lists as the API has connections wait", func() bool {
+		return w.count(t, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == adminConnections
+	})
+	for end := time.Now().Add(2 * readyCache); time.Now().Before(end); { // so that it asks the database anew
+		if status := i.probe("/readyz"); status != http.StatusOK {
+			t.Fatalf("/readyz = %d while lists wait", status)
+		}
+	}
+}

@@ -41,6 +41,7 @@ type gateway struct {
 	owner     string // the instance's name, unique among the instances
 	db        *postgres.DB
 	adminDB   *postgres.DB
+	healthDB  *postgres.DB
 	snapshots *postgres.Snapshots
 	hints     *postgres.Hints
 	registry  *prometheus.Registry
@@ -99,6 +100,10 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 	if g.adminDB, err = postgres.Open(ctx, cfg.DatabaseURL, adminConnections, postgres.WithSecrets(secrets)); err != nil {
 		return nil, err
 	}
+	// One of its own: while slow lists have all of the API's, the instance still takes messages, so it must say so.
+	if g.healthDB, err = postgres.Open(ctx, cfg.DatabaseURL, 1); err != nil {
+		return nil, err
+	}
 	policy, err := settings.egress()
 	if err != nil {
 		return nil, err
@@ -107,7 +112,7 @@ func newGateway(ctx context.Context, cfg gatewayConfig) (_ *gateway, err error) 
 	g.forwarder = processor.NewForwarder(processor.ForwarderConfig{Dial: g.dialer.DialContext, Version: buildVersion()})
 	g.snapshots = g.db.Snapshots()
 	g.hints = g.db.Hints()
-	g.health = &health{db: g.adminDB, snapshots: g.snapshots}
+	g.health = &health{db: g.healthDB, snapshots: g.snapshots}
 	g.registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "inboxd_partitions_missing_total", Help: "Rows that met no partition, so that their writer made the day.",
 	}, func() float64 { return float64(g.db.MissedPartitions()) }))
@@ -162,7 +167,7 @@ func (g *gateway) close() {
 			_ = listener.Close()
 		}
 	}
-	for _, db := range []*postgres.DB{g.db, g.adminDB} {
+	for _, db := range []*postgres.DB{g.db, g.adminDB, g.healthDB} {
 		if db != nil {
 			db.Close()
 		}
