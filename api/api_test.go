@@ -596,6 +596,7 @@ func TestBadRequests(t *testing.T) {
 		{"null", "PATCH", "/api/v1/sources/shop", `null`, api.ProblemBadRequest, ""},
 		{"fields that are null", "PATCH", "/api/v1/sources/shop", `{"variant": null, "secrets": [null], "settings": {"a": null}}`, api.ProblemBadRequest, "secrets[0] variant"},
 		{"a secret that isn't UTF-8", "POST", "/api/v1/sources", "{\"name\": \"x\", \"provider\": \"stripe\", \"secrets\": [\"whsec_\xff\"]}", api.ProblemBadRequest, ""},
+		{"a reason that is kept nowhere", "DELETE", "/api/v1/handlers/books", `{"reason": "moved"}`, api.ProblemBadRequest, ""},
 		{"an array", "POST", "/api/v1/sources", `[]`, api.ProblemBadRequest, ""},
 		{"unknown fields", "POST", "/api/v1/sources", `{"name": "x", "provider": "none", "secret": "s", "Enabled": true}`, api.ProblemBadRequest, "Enabled secret"},
 		{"wrong type", "POST", "/api/v1/sources", `{"name": 7, "provider": "none"}`, api.ProblemBadRequest, "name"},

@@ -30,7 +30,7 @@ type bodyKey struct{}
 // readBody reads a request's body within its limit and keeps it for checkRequest.
 func (s *server) readBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method != http.MethodPost && r.Method != http.MethodPatch {
+		if r.Method == http.MethodGet {
 			next.ServeHTTP(w, r)
 			return
 		}
