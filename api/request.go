@@ -133,7 +133,52 @@ func checkFields(body []byte, t reflect.Type) error {
 	if object == nil {
 		return &apiError{kind: ProblemBadRequest, detail: "The body must be a JSON object."}
 	}
+	if err := refuseTwice(body); err != nil {
+		return err
+	}
 	return refuseUnknownFields("", body, t)
+}
+
+// refuseTwice refuses an object that has a name twice. encoding/json would mix both values, and the checks for unknown
+// fields and nulls would see the last one only.
+func refuseTwice(body []byte) error {
+	type level struct {
+		names map[string]bool // nil in an array
+		value bool            // a name has come, and its value is next
+	}
+	var levels []level
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber() // of any size
+	for {
+		token, err := decoder.Token()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if token == json.Delim('}') || token == json.Delim(']') {
+			levels = levels[:len(levels)-1]
+			continue
+		}
+		if n := len(levels); n > 0 && levels[n-1].names != nil {
+			in := &levels[n-1]
+			if in.value = !in.value; in.value {
+				name, _ := token.(string)
+				if in.names[name] {
+					return &apiError{kind: ProblemBadRequest, fields: []FieldError{{Field: name, Detail: "must be given once"}}}
+				}
+				in.names[name] = true
+				continue
+			}
+		}
+		switch token {
+		case json.Delim('{'):
+			levels = append(levels, level{names: map[string]bool{}})
+		case json.Delim('['):
+			levels = append(levels, level{})
+		}
+	}
 }
 
 var unmarshaler = reflect.TypeFor[json.Unmarshaler]()
