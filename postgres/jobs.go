@@ -19,8 +19,10 @@ import (
 )
 
 const (
-	// maxRunningJobs bounds what the leader goes round.
+	// maxRunningJobs bounds what the leader goes round, and maxScopedJobs what one token that is for some sources or
+	// handlers only may have of it, so that it leaves some to others.
 	maxRunningJobs = 100
+	maxScopedJobs  = 10
 
 	// A dry run counts so many deliveries, and takes so long, at most: somebody waits for it.
 	planDeliveries = 100_000
@@ -44,7 +46,9 @@ SELECT now(), fence.last, message.last + 1,
 FROM (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last FROM claim_fence) AS fence,
      (SELECT CASE WHEN is_called THEN last_value ELSE 0 END AS last FROM inbox_message_id) AS message`
 
-	countRunningJobs = `SELECT count(*) FROM (SELECT FROM job WHERE status = 'running' LIMIT @limit) AS j`
+	countRunningJobs = `
+SELECT count(*), count(*) FILTER (WHERE token_id = @token)
+FROM (SELECT token_id FROM job WHERE status = 'running' LIMIT @limit) AS j`
 
 	insertJob = `
 INSERT INTO job (action, filter, to_handler, pace, actor, token_id, reason, note, created_at, fence, top, bottom, cursor)
@@ -77,9 +81,13 @@ func (db *DB) CreateJob(ctx context.Context, by inbox.Actor, j *inbox.Job) error
 		return fmt.Errorf("create a job: %w", err)
 	}
 	err = pgx.BeginFunc(ctx, db.pool, func(tx pgx.Tx) error {
-		var running int
-		if err := tx.QueryRow(ctx, countRunningJobs, planned, pgx.StrictNamedArgs{"limit": maxRunningJobs}).Scan(&running); err != nil {
+		var running, own int
+		args := pgx.StrictNamedArgs{"limit": maxRunningJobs, "token": by.TokenID}
+		if err := tx.QueryRow(ctx, countRunningJobs, planned, args).Scan(&running, &own); err != nil {
 			return err
+		}
+		if by.Within != nil && own >= maxScopedJobs {
+			return &inbox.ConflictError{Detail: fmt.Sprintf("%d jobs of this token are running. Wait for one to end, or cancel one.", own)}
 		}
 		if running >= maxRunningJobs {
 			return &inbox.ConflictError{Detail: fmt.Sprintf("%d jobs are running. Wait for one to end, or cancel one.", running)}
@@ -87,7 +95,7 @@ func (db *DB) CreateJob(ctx context.Context, by inbox.Actor, j *inbox.Job) error
 		if err := db.startJob(ctx, tx, j); err != nil {
 			return err
 		}
-		args := withActor(by, pgx.StrictNamedArgs{
+		args = withActor(by, pgx.StrictNamedArgs{
 			"action": string(j.Action), "filter": json.RawMessage(filter), "to_handler": orNull(j.ToHandler), "pace": j.Pace,
 			"created_at": j.CreatedAt, "fence": j.Fence, "top": j.Top, "bottom": j.Bottom,
 		})
