@@ -71,6 +71,13 @@ func (cmd *benchLists) Run(ctx context.Context, c *console) error {
 		return err
 	}
 	token, err := db.CreateToken(ctx, commandLine(), &inbox.OperatorToken{Name: fmt.Sprintf("bench %d", started.UnixNano()), Role: inbox.RoleAdmin, Scope: inbox.Everything()})
+	some := ""
+	if err == nil {
+		some, err = db.CreateToken(ctx, commandLine(), &inbox.OperatorToken{
+			Name: fmt.Sprintf("bench some %d", started.UnixNano()), Role: inbox.RoleAdmin,
+			Scope: inbox.Scope{Sources: []string{"bench-[12]"}, Handlers: []string{"bench-[34]"}},
+		})
+	}
 	db.Close()
 	if err != nil {
 		return err
@@ -81,7 +88,7 @@ func (cmd *benchLists) Run(ctx context.Context, c *console) error {
 	if err != nil {
 		return err
 	}
-	runs, err := cmd.measure(ctx, address, token, began)
+	runs, err := cmd.measure(ctx, address, token, some, began)
 	_, stopErr := gateway.stop()
 	if err := errors.Join(err, stopErr); err != nil {
 		return err
@@ -244,8 +251,9 @@ const (
 	nameScrape = "/metrics"
 )
 
-// measure waits until the gateway is ready and reads everything.
-func (cmd *benchLists) measure(ctx context.Context, address, token string, began time.Time) ([]listsRun, error) {
+// measure waits until the gateway is ready and reads everything, and then the lists that heed scopes with a token for
+// some sources and handlers.
+func (cmd *benchLists) measure(ctx context.Context, address, token, some string, began time.Time) ([]listsRun, error) {
 	base := "http://" + address
 	if err := awaitReady(ctx, address); err != nil {
 		return nil, err
@@ -280,6 +288,20 @@ func (cmd *benchLists) measure(ctx context.Context, address, token string, began
 			return nil, err
 		}
 		runs = append(runs, more...)
+	}
+	for _, path := range []string{
+		"/messages?", "/messages?status=MANUAL_REQUIRED", "/messages?status=PENDING", "/messages?status=UNROUTED", "/messages?status=DISCARDED", "/messages?message_type=nothing",
+		"/deliveries?", "/deliveries?status=MANUAL_REQUIRED", "/deliveries?error_class=timeout", "/attempts?", "/outcomes?", "/audit?",
+		fmt.Sprintf("/lookup?key=order+%d", middle/3), "/stats",
+	} {
+		more, err := cmd.measureList(ctx, base, path, some)
+		if err != nil {
+			return nil, err
+		}
+		for _, run := range more {
+			run.Name, run.path = run.Name+" (for some)", "" // its plan would be that of the other token
+			runs = append(runs, run)
+		}
 	}
 	run, _, err := cmd.measureOne(ctx, nameScrape, base+nameScrape, "")
 	return append(runs, run), err
