@@ -54,6 +54,9 @@ type commands struct {
 
 	Bench   benchCommand   `cmd:"" help:"Measure."`
 	Version versionCommand `cmd:"" help:"Print the version."`
+
+	Completion completionCommand `cmd:"" help:"Print what makes a shell complete this command line."`
+	Complete   completeCommand   `cmd:"" hidden:"" help:"Print what a word can be; shells call it."`
 }
 
 // console is where commands print.
