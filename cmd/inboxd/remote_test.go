@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -120,4 +121,72 @@ func TestForeignTextCantSteerTheTerminal(t *testing.T) {
 			t.Errorf("%q is shown as %s, want %s", string(text), got, want)
 		}
 	}
+}
+
+// TestListsOverPages reads lists of more than one page of the API.
+func TestListsOverPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.start(t)
+	registerShop(t, i)
+	const n = 1203
+	w.exec(t, `
+INSERT INTO inbox_message (id, received_at, source_id, message_id, message_type, content_type, headers, body)
+SELECT nextval('inbox_message_id'), now(), 1, 'm' || i, 'paid', '', '', '' FROM generate_series(1, $1) AS i`, n)
+	for _, test := range []struct {
+		args []string
+		want int
+	}{
+		{[]string{"--all"}, n},
+		{[]string{"--limit", "701"}, 701},
+		{[]string{"--limit", "500"}, 500},
+		{[]string{"--limit", "5000"}, n},
+		{nil, 50},
+		{[]string{"--all", "--type", "unpaid"}, 0},
+	} {
+		var found list[client.Message]
+		if err := json.Unmarshal([]byte(i.command(t, 0, append([]string{"messages", "list", "--json"}, test.args...)...)), &found); err != nil {
+			t.Fatal(err)
+		}
+		if len(found.Items) != test.want || found.Items == nil {
+			t.Errorf("messages list %q has %d items, want %d", test.args, len(found.Items), test.want)
+		}
+		for k, m := range found.Items {
+			if want := "m" + strconv.Itoa(n-k); m.MessageID != want {
+				t.Fatalf("messages list %q has %s as item %d, want %s", test.args, m.MessageID, k, want)
+			}
+		}
+	}
+	i.command(t, 1, "messages", "list", "--limit", "0")
+}
+
+// TestSecretFromStandardInput gives a source its secret as a script does, where nobody sees it.
+func TestSecretFromStandardInput(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := w.start(t)
+	create := func(secret string, args ...string) (string, error) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{"sources", "create", "shop", "--url", i.admin, "--secret-file", "-"}, args...)...)
+		cmd.Env = append(os.Environ(), asInboxd+"=1", "INBOXD_TOKEN="+i.token)
+		cmd.Stdin = strings.NewReader(secret)
+		out, err := cmd.CombinedOutput()
+		if len(secret) > 1 && bytes.Contains(out, []byte(strings.TrimSpace(secret))) {
+			t.Errorf("the secret is printed: %s", out)
+		}
+		return string(out), err
+	}
+	shop := []string{
+		"--provider", "hmac", "--settings",
+		`{"signature": {"in": "header:X-Signature"}, "message_id": ["{header:X-Id}"], "message_type": ["{header:X-Type}"]}`,
+	}
+	for _, bad := range []string{"", "\n", strings.Repeat("x", maxSecretFile+1)} {
+		if out, err := create(bad, shop...); err == nil || !strings.Contains(out, "the secret in - is empty or longer") {
+			t.Errorf("a secret of %d bytes: %v %s", len(bad), err, out)
+		}
+	}
+	if out, err := create(shopSecret+"\n", shop...); err != nil {
+		t.Fatalf("%v %s", err, out)
+	}
+	i.post(t, "signed with it")
 }
