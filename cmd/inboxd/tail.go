@@ -53,18 +53,21 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 	return since, nil
 }
 
-// tailLine quotes what others have sent, so that it can't steer the terminal.
 func tailLine(e client.TailEvent) string {
 	if m := e.Message; m != nil {
-		return fmt.Sprintf("%s  message   %s  %s  %q  %q  %s", stamp(m.ReceivedAt), m.ID, m.Source, m.MessageType, m.MessageID, m.Status)
+		return fmt.Sprintf("%s  message   %s  %s  %s  %s  %s", stamp(m.ReceivedAt), m.ID, m.Source, foreign(m.MessageType), foreign(m.MessageID), m.Status)
 	}
 	d := e.Delivery
-	line := fmt.Sprintf("%s  delivery  %s  %s  %q  %q  to %s  %s", stamp(d.ReceivedAt), d.ID, d.Source, d.MessageType, d.MessageID, d.Handler, d.Status)
+	at := d.ReceivedAt
+	if d.FinishedAt != nil {
+		at = *d.FinishedAt
+	}
+	line := fmt.Sprintf("%s  delivery  %s  %s  %s  %s  to %s  %s", stamp(at), d.ID, d.Source, foreign(d.MessageType), foreign(d.MessageID), d.Handler, d.Status)
 	if d.ResponseStatus != nil {
 		line += fmt.Sprintf("  %d in %s", *d.ResponseStatus, orDash(d.Duration))
 	}
 	if d.LastError != nil {
-		line += fmt.Sprintf("  %q", *d.LastError)
+		line += fmt.Sprintf("  %s", foreign(*d.LastError))
 	}
 	return line
 }
