@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -125,6 +126,32 @@ func TestTail(t *testing.T) {
 			t.Errorf("Tail(%q) = %v, want ErrRefused", position, err)
 		}
 	}
+}
+
+// TestTailAfterTheClockWasSetBack: marks that lie ahead, as they do then, hide nothing.
+func TestTailAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	tail := f.tail(t, inbox.Filter{}, time.Time{})
+	tail.want(t)
+	var position map[string]map[string]any
+	if err := json.Unmarshal([]byte(tail.position), &position); err != nil {
+		t.Fatal(err)
+	}
+	for _, mark := range []string{"m", "y"} {
+		position["v"][mark].(map[string]any)["t"] = time.Now().Add(time.Hour)
+	}
+	text, err := json.Marshal(position)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tail.position = string(text)
+	f.insert(t, f.message("first"))
+	f.record(t, done(f.claim(t, 1)[0]))
+	tail.want(t, "first DONE", "first books DONE 0/2")
+	f.insert(t, f.message("second"))
+	f.record(t, done(f.claim(t, 1)[0]))
+	tail.want(t, "second DONE", "second books DONE 0/2")
 }
 
 // TestTailPages: more than one look takes is told by page, and whoever is cut off between goes on there.
