@@ -118,7 +118,7 @@ type server struct {
 	version, instance string
 
 	draining <-chan struct{}
-	tails    chan struct{} // has an element for each stream
+	tails    tails
 }
 
 // New returns the operators' API: all operations of openapi.yaml under /api/v1, the contract itself at
@@ -128,7 +128,7 @@ func New(c Config) http.Handler {
 	if c.Tries == nil {
 		c.Tries = DefaultTries()
 	}
-	s.draining, s.tails = c.Draining, make(chan struct{}, maxTails)
+	s.draining = c.Draining
 	r := chi.NewRouter()
 	r.Use(func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/inboxd/inboxd/inbox"
@@ -24,6 +25,7 @@ type TailStore interface {
 
 const (
 	maxTails         = 16                     // at once
+	maxScopedTails   = 4                      // of a token that is for some only: it leaves some to others
 	tailInterval     = 500 * time.Millisecond // between two looks
 	tailHeartbeat    = 15 * time.Second       // an id comes at least so often; openapi.yaml says it
 	tailReadTimeout  = 10 * time.Second       // of one look
@@ -55,12 +57,11 @@ func (s *server) Tail(ctx context.Context, request TailRequestObject) (TailRespo
 		return nil, err
 	}
 	return tailResponse(func(w http.ResponseWriter) error {
-		select {
-		case s.tails <- struct{}{}:
-			defer func() { <-s.tails }()
-		default:
-			return &apiError{kind: ProblemTooManyStreams, detail: fmt.Sprintf("This instance has %d streams, which is the most. Try another instance, or when one has ended.", maxTails)}
+		leave, err := s.tails.enter(ctx)
+		if err != nil {
+			return err
 		}
+		defer leave()
 		page, err := s.look(ctx, filter, position)
 		if errors.Is(err, inbox.ErrRefused) {
 			return badEventID("isn't an id of this server")
@@ -96,6 +97,48 @@ func (s *server) Tail(ctx context.Context, request TailRequestObject) (TailRespo
 			}
 		}
 	}), nil
+}
+
+// tails counts the streams.
+type tails struct {
+	mu     sync.Mutex // guards what follows
+	all    int
+	scoped map[int64]int // by token
+}
+
+// enter counts a stream until leave is called.
+func (t *tails) enter(ctx context.Context) (leave func(), err error) {
+	token := actor(ctx).TokenID
+	few := within(ctx) != nil
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.all >= maxTails:
+		return nil, tooManyStreams("This instance has %d streams, which is the most. Try another instance, or when one has ended.", maxTails)
+	case few && t.scoped[token] >= maxScopedTails:
+		return nil, tooManyStreams("This token has %d streams at this instance, which is the most. End one first.", maxScopedTails)
+	}
+	t.all++
+	if few {
+		if t.scoped == nil {
+			t.scoped = make(map[int64]int)
+		}
+		t.scoped[token]++
+	}
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.all--
+		if few {
+			if t.scoped[token]--; t.scoped[token] == 0 {
+				delete(t.scoped, token)
+			}
+		}
+	}, nil
+}
+
+func tooManyStreams(format string, most int) error {
+	return &apiError{kind: ProblemTooManyStreams, detail: fmt.Sprintf(format, most)}
 }
 
 func badEventID(detail string) error {

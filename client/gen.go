@@ -2545,7 +2545,7 @@ type ClientInterface interface {
 	// then ends. A delivery that has moved on since it failed is told as FAILED, even if it was parked.
 	//
 	// The stream ends when the instance stops, when the token is no longer valid, or when the reader doesn't read. Resume it. One instance has
-	// 16 streams at most, and answers 503 beyond.
+	// 16 streams at most, 4 of one token that is for some sources or handlers only, and answers 503 beyond.
 	//
 	// Corresponds with GET /tail (the `Tail` operationId).
 	Tail(ctx context.Context, params *TailParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -3585,7 +3585,7 @@ func (c *Client) GetSystem(ctx context.Context, reqEditors ...RequestEditorFn) (
 // then ends. A delivery that has moved on since it failed is told as FAILED, even if it was parked.
 //
 // The stream ends when the instance stops, when the token is no longer valid, or when the reader doesn't read. Resume it. One instance has
-// 16 streams at most, and answers 503 beyond.
+// 16 streams at most, 4 of one token that is for some sources or handlers only, and answers 503 beyond.
 //
 // Corresponds with GET /tail (the `Tail` operationId).
 func (c *Client) Tail(ctx context.Context, params *TailParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6681,7 +6681,7 @@ type ClientWithResponsesInterface interface {
 	// then ends. A delivery that has moved on since it failed is told as FAILED, even if it was parked.
 	//
 	// The stream ends when the instance stops, when the token is no longer valid, or when the reader doesn't read. Resume it. One instance has
-	// 16 streams at most, and answers 503 beyond.
+	// 16 streams at most, 4 of one token that is for some sources or handlers only, and answers 503 beyond.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -9932,7 +9932,7 @@ func (c *ClientWithResponses) GetSystemWithResponse(ctx context.Context, reqEdit
 // then ends. A delivery that has moved on since it failed is told as FAILED, even if it was parked.
 //
 // The stream ends when the instance stops, when the token is no longer valid, or when the reader doesn't read. Resume it. One instance has
-// 16 streams at most, and answers 503 beyond.
+// 16 streams at most, 4 of one token that is for some sources or handlers only, and answers 503 beyond.
 //
 // Returns a wrapper object for the known response body format(s).
 //
